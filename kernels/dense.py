@@ -1,0 +1,50 @@
+"""Dense attention through torch's `scaled_dot_product_attention`: every pair is computed, masked or not."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maskzoo.kernels.heads import shared_by_group
+from maskzoo.kernels.nonfinite import quarantine
+
+
+def dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    visible: Tensor,
+    empty: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    shape: str = "any",
+    scale: float,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """Same meaning and arguments as `reference`, without the weights.
+
+    Args:
+        empty: bool, broadcasts to [B, H, Tq]: rows without a visible key, None when there is none.
+        shape: what is known of `visible` as a whole: "full" (all pairs), "causal" (lower triangle), or "any".
+
+    Returns:
+        out [B, H, Tq, Dv] in q's dtype.
+    """
+    dtype, heads = q.dtype, q.shape[1]
+    k, v = shared_by_group(k, heads), shared_by_group(v, heads)
+    q, k, v, spoiled = quarantine(q, k, v, visible)
+    if empty is not None:
+        # A softmax over nothing is NaN in some backends: let such a row see all, and take nothing of it.
+        visible = visible | empty[..., None]
+    if bias is not None:
+        # A bias must not be rounded to the inputs' few bits, and torch differentiates it on this path only.
+        q, k, v = (x.to(torch.promote_types(dtype, bias.dtype)) for x in (q, k, v))
+        mask = bias.to(q.dtype).masked_fill(~visible, -torch.inf)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, scale=scale).to(dtype)
+    elif shape == "causal":
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p, scale=scale)
+    else:
+        mask = None if shape == "full" else visible
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+    if spoiled is not None:
+        out = out.masked_fill(spoiled[..., None], torch.nan)
+    return out if empty is None else out.masked_fill(empty[..., None], 0.0)

@@ -1,0 +1,114 @@
+"""`attend`: masked attention, with one meaning whatever kernel computes it."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+import torch
+from torch import Tensor
+
+from maskzoo.kernels.dense import dense
+from maskzoo.kernels.reference import reference
+from maskzoo.plan import Plan
+from maskzoo.registry import nearest
+
+BACKENDS = ("auto", "reference", "dense")
+
+
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    *,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+    return_weights: Literal[False] = False,
+) -> Tensor: ...
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    *,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+@torch.compiler.disable  # the kernels are library calls with nothing to fuse, and a plan is no graph input
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    *,
+    scale: float | None = None,
+    dropout_p: float = 0.0,
+    backend: str = "auto",
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention over the pairs that a plan makes visible.
+
+    A query that sees nothing gives exactly zero, with zero gradients. NaN or inf in what a query may not see never
+    reaches its output or a gradient. Neither dropout, nor returned weights, nor the backend changes what is visible.
+
+    Args:
+        q: [B, H, Tq, D], float.
+        k, v: [B, Hkv, Tk, D] and [B, Hkv, Tk, Dv], of q's dtype; H is a multiple of Hkv.
+        plan: made by `maskzoo.plan` for positions of these lengths.
+        scale: factor of q·k; 1/√D by default.
+        dropout_p: probability of dropping an attention weight (0 ≤ p < 1); give 0 in evaluation.
+        backend: "auto", "dense" or "reference" (float64 inside; the only one that returns weights).
+        return_weights: also return the weights that multiplied v, [B, H, Tq, Tk].
+
+    Returns:
+        out [B, H, Tq, Dv] in q's dtype; with `return_weights` the pair (out, weights).
+
+    Raises:
+        ValueError: shapes, dtypes or devices that do not fit each other or the plan, or an option out of range.
+    """
+    _check(q, k, v, plan)
+    if not 0.0 <= dropout_p < 1.0:
+        raise ValueError(f"dropout_p must be at least 0 and below 1, was {dropout_p!r}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}.{nearest(backend, BACKENDS)} Known: {', '.join(BACKENDS)}")
+    if return_weights and backend == "dense":
+        raise ValueError("backend='dense' never forms the weights; ask for them with backend='auto' or 'reference'")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    bias = plan.scores()
+    if backend == "reference" or return_weights:
+        out, weights = reference(q, k, v, plan.visible, bias, scale=scale, dropout_p=dropout_p)
+        return (out, weights) if return_weights else out
+    return dense(q, k, v, plan.visible, plan.empty, bias, shape=plan.shape, scale=scale, dropout_p=dropout_p)
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:
+    shapes = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
+    if not q.dim() == k.dim() == v.dim() == 4:
+        raise ValueError(f"q, k and v must have shape [B, H, T, D]; got {shapes}")
+    if not q.dtype == k.dtype == v.dtype or not q.dtype.is_floating_point:
+        raise ValueError(f"q, k and v must share one float dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    if not q.device == k.device == v.device == plan.visible.device:
+        raise ValueError(
+            f"q, k, v and the plan must be on one device; got {q.device}, {k.device}, {v.device} and "
+            f"{plan.visible.device} (move the plan with plan.to(device))"
+        )
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"q, k and v do not fit each other: {shapes}")
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(
+            f"the {q.shape[1]} query heads must be a multiple of the {k.shape[1]} key/value heads: {shapes}"
+        )
+    if (q.shape[2], k.shape[2]) != (plan.query_length, plan.key_length):
+        raise ValueError(
+            f"the plan is for {plan.query_length} queries and {plan.key_length} keys, but {shapes}; "
+            "make a plan for these positions"
+        )
+    if plan.batch not in (1, q.shape[0]):
+        raise ValueError(f"the plan is for a batch of {plan.batch}, but {shapes}")
+    if plan.heads not in (None, q.shape[1]):
+        raise ValueError(f"the plan is for {plan.heads} heads, but {shapes}")

@@ -1,0 +1,73 @@
+"""A tensor of pairs that the user brings."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from maskzoo.masks.base import Mask, register_mask
+from maskzoo.provider import Side
+
+
+@register_mask("dense")
+@dataclass(frozen=True, eq=False)
+class Dense(Mask):
+    """Pairs brought as a boolean tensor (True = visible); made in Python, not in text.
+
+    visible(i, j): values[…, i, j], by place in the row (padding counts). The tensor is copied; two are equal when their
+    contents are.
+
+    Args:
+        values: bool [Tq, Tk] or [B, Tq, Tk]; a dimension of size 1 stands for any size. For one tensor per head, stack
+            several: `maskzoo.masks.stack(Dense(first), Dense(second))`.
+
+    Raises:
+        ValueError: no boolean tensor, or not of two or three dimensions; when planned, sizes other than the positions'.
+    """
+
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        values = self.values
+        if not isinstance(values, Tensor):
+            raise ValueError(
+                f"dense takes a boolean tensor, got {type(values).__name__}: it is made in Python, "
+                "maskzoo.masks.Dense(tensor), and not in text"
+            )
+        if values.dtype != torch.bool:
+            raise ValueError(
+                f"dense takes a boolean tensor (True = visible), got {values.dtype}. Additive masks are read by "
+                "maskzoo.adapters.from_additive; for 0 and 1, write values.bool()"
+            )
+        if values.dim() not in (2, 3) or not values.numel():
+            raise ValueError(
+                f"dense takes a tensor of shape [Tq, Tk] or [B, Tq, Tk], got {list(values.shape)}; "
+                "for one tensor per head, stack several"
+            )
+        object.__setattr__(self, "values", values.detach().clone())
+
+    def visible(self, q: Side, k: Side) -> Tensor:
+        length = (q.slot.shape[1], k.slot.shape[2])
+        for size, wanted in zip(self.values.shape[-2:], length, strict=True):
+            if size not in (1, wanted):
+                raise ValueError(
+                    f"{self!r} has {self.values.shape[-2]} queries and {self.values.shape[-1]} keys, but the positions "
+                    f"have {length[0]} and {length[1]}"
+                )
+        return self.values.to(q.slot.device).expand(*self.values.shape[:-2], *length)[..., q.slot[0], k.slot[0]]
+
+    def text(self) -> str:
+        return f"dense({list(self.values.shape)})"
+
+    @cached_property
+    def _digest(self) -> bytes:
+        shape = str(tuple(self.values.shape)).encode()
+        return hashlib.blake2b(shape + self.values.cpu().numpy().tobytes(), digest_size=16).digest()
+
+    def __eq__(self, other: object) -> bool:
+        return self._digest == other._digest if isinstance(other, Dense) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._digest)

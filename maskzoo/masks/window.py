@@ -1,0 +1,29 @@
+"""The nearest positions."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from maskzoo.masks.base import Mask, register_mask
+from maskzoo.provider import Side, check_integer
+
+
+@register_mask("window")
+@dataclass(frozen=True)
+class Window(Mask):
+    """Keys nearer than `size`: the query's own position and size − 1 before it, or also as many after it.
+
+    Args:
+        size: how many positions a causal window sees, itself included.
+        both_sides: also look ahead, to distance size − 1.
+    """
+
+    size: int
+    both_sides: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer(self, "size", minimum=1)
+
+    def visible(self, q: Side, k: Side) -> Tensor:
+        back = q.index - k.index
+        return (back < self.size) & (back > -self.size if self.both_sides else back >= 0)

@@ -1,0 +1,55 @@
+"""What masks and biases have in common: how they see positions, and how they are written and checked."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Side(Protocol):
+    """The positions on one side of a pair: every field of `Positions` as an int64 tensor.
+
+    A query's fields have shape [B, Tq, 1] and a key's [B, 1, Tk], so that comparing them gives [B, Tq, Tk].
+    Besides the fields, `slot` is the place in the row (0 … T − 1, padding included).
+    """
+
+    index: Tensor
+    segment: Tensor
+    slot: Tensor
+
+    def __getattr__(self, name: str) -> Tensor: ...
+
+
+def provider_text(provider: Any) -> str:
+    """The call that builds a provider: leading numbers by place, defaults left out, no empty parentheses."""
+    written = []
+    by_place = True
+    for parameter in inspect.signature(type(provider)).parameters.values():
+        value = getattr(provider, parameter.name)
+        if parameter.kind is parameter.KEYWORD_ONLY or value == parameter.default or isinstance(value, bool):
+            by_place = False
+        if value != parameter.default and parameter.name != "heads":
+            written.append(repr(value) if by_place else f"{parameter.name}={value!r}")
+    name = provider.provider_name or type(provider).__name__
+    return f"{name}({', '.join(written)})" if written else name
+
+
+def check_integer(provider: Any, name: str, *, minimum: int, maximum: int | None = None) -> None:
+    """Range-check an integer parameter of a provider.
+
+    Raises:
+        ValueError: the value is no integer or lies outside; the message gives the provider, the parameter, the value
+            and the range.
+    """
+    value = getattr(provider, name)
+    rule = provider.provider_name or type(provider).__name__
+    allowed = f"an integer of at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or value < minimum
+        or (maximum is not None and value > maximum)
+    ):
+        raise ValueError(f"{rule}({name}={value!r}): {name} must be {allowed}")

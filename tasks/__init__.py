@@ -1,0 +1,1 @@
+"""Lightning modules and data modules, one folder a task."""
