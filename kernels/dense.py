@@ -1,5 +1,7 @@
 """Dense attention through torch's `scaled_dot_product_attention`: every pair is computed, masked or not."""
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,21 +32,37 @@ def dense(
         out [B, H, Tq, Dv] in q's dtype.
     """
     dtype, heads = q.dtype, q.shape[1]
+    inner = _inner_dtype(q) if bias is None else torch.promote_types(_inner_dtype(q), bias.dtype)
+    q, k, v = q.to(inner), k.to(inner), v.to(inner)
     k, v = shared_by_group(k, heads), shared_by_group(v, heads)
     q, k, v, spoiled = quarantine(q, k, v, visible)
     if empty is not None:
         # A softmax over nothing is NaN in some backends: let such a row see all, and take nothing of it.
         visible = visible | empty[..., None]
+    mask = visible if shape == "any" else None
     if bias is not None:
-        # A bias must not be rounded to the inputs' few bits, and torch differentiates it on this path only.
-        q, k, v = (x.to(torch.promote_types(dtype, bias.dtype)) for x in (q, k, v))
-        mask = bias.to(q.dtype).masked_fill(~visible, -torch.inf)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, scale=scale).to(dtype)
-    elif shape == "causal":
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout_p, scale=scale)
-    else:
-        mask = None if shape == "full" else visible
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p, scale=scale)
+        mask = bias.to(inner).masked_fill(~visible, -torch.inf)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=shape == "causal" and bias is None, dropout_p=dropout_p, scale=scale
+    )
     if spoiled is not None:
         out = out.masked_fill(spoiled[..., None], torch.nan)
-    return out if empty is None else out.masked_fill(empty[..., None], 0.0)
+    if empty is not None:
+        out = out.masked_fill(empty[..., None], 0.0)
+    return out.to(dtype)
+
+
+def _inner_dtype(q: Tensor) -> torch.dtype:
+    """The dtype that attention runs in.
+
+    On a CPU without bf16 matrix units torch's attention takes twice as long in bf16 as in float32, which is also exact
+    to more digits (16 × 4 heads × 256 tokens × 64 on Zen 5, forward + backward: 47 against 24 ms).
+    """
+    if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16) and not _has_matrix_units():
+        return torch.float32
+    return q.dtype
+
+
+@functools.cache
+def _has_matrix_units() -> bool:
+    return bool(torch.cpu._is_amx_tile_supported())

@@ -18,7 +18,7 @@ from maskzoo.positions import Positions
 if TYPE_CHECKING:
     from maskzoo import adapters
     from maskzoo.checkpoint import load
-    from maskzoo.draw import draw
+    from maskzoo.drawing import draw, draw_weights
 
 __version__ = "0.1.0"
 
@@ -31,6 +31,7 @@ __all__ = [
     "attend",
     "biases",
     "draw",
+    "draw_weights",
     "load",
     "masks",
     "plan",
@@ -41,7 +42,8 @@ __all__ = [
 # What not every user of attention needs is imported when it is first asked for.
 _LAZY = {
     "adapters": ("maskzoo.adapters", None),
-    "draw": ("maskzoo.draw", "draw"),
+    "draw": ("maskzoo.drawing", "draw"),
+    "draw_weights": ("maskzoo.drawing", "draw_weights"),
     "load": ("maskzoo.checkpoint", "load"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,19 +21,24 @@ PREFIX = "model."
 def load(path: str | Path) -> LanguageModel:
     """The language model of a checkpoint, in evaluation mode on the CPU.
 
-    Only plain data is read (`torch.load(weights_only=True)`); plugins that the checkpoint names are imported first. The model's
-    `tokenizer_state` and `scores` are those of the checkpoint.
+    Only plain data is read (`torch.load(weights_only=True)`); plugins that the checkpoint names are imported first. The
+    model's `tokenizer_state` and `scores` are those of the checkpoint.
 
     Args:
         path: a checkpoint file, or the folder of a run: then its best checkpoint, or the last where there is no best.
 
     Raises:
-        ValueError: nothing there, a truncated file, a file that is no maskzoo checkpoint, a plugin that does not load, weights
-            that do not fit the model described.
+        ValueError: nothing there, a truncated file, a file that is no maskzoo checkpoint, a plugin that does not load,
+            weights that do not fit the model described.
     """
     file = find_checkpoint(path)
     checkpoint = read_checkpoint(file)
     about = checkpoint["maskzoo"]
+    if about.get("task") != "language":
+        raise ValueError(f"{file} holds a model of the task {about.get('task')!r}, which is no language model")
+    missing = {"vocabulary", "mask", "bias", "model", "tokenizer", "plugins", "scores"} - set(about)
+    if missing:
+        raise ValueError(f"{file} does not describe its model fully: {', '.join(sorted(missing))} missing")
     load_plugins(about["plugins"])
     model = LanguageModel(
         _config(about["model"], file), vocabulary=about["vocabulary"], mask=about["mask"], bias=about["bias"]
@@ -57,14 +63,22 @@ def find_checkpoint(path: str | Path) -> Path:
 
 
 def read_checkpoint(file: Path) -> dict[str, Any]:
-    """The whole dictionary of a checkpoint file, on the CPU, checked to be one of ours."""
+    """The whole dictionary of a checkpoint file of any task, on the CPU.
+
+    Raises:
+        ValueError: the file cannot be read, is truncated, or was not written by maskzoo.
+    """
     try:
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickles that the next lines refuse in plain words
+            checkpoint = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{file} is no maskzoo checkpoint: it holds more than plain data, or is no checkpoint at all"
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except OSError as error:
+        raise ValueError(f"cannot read the checkpoint {file}: {error.strerror or error}") from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
         reason = str(error).split("\n")[0]
         raise ValueError(f"cannot read the checkpoint {file}; it may be truncated ({reason})") from error
     about = checkpoint.get("maskzoo") if isinstance(checkpoint, dict) else None
@@ -74,11 +88,6 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
         raise ValueError(
             f"{file} has checkpoint format {about.get('format')!r}; this version of maskzoo reads format {FORMAT}"
         )
-    if about.get("task") != "language":
-        raise ValueError(f"{file} holds a model of the task {about.get('task')!r}, which is no language model")
-    missing = {"vocabulary", "mask", "bias", "model", "tokenizer", "plugins", "scores"} - set(about)
-    if missing:
-        raise ValueError(f"{file} does not describe its model fully: {', '.join(sorted(missing))} missing")
     return checkpoint
 
 
@@ -104,7 +113,8 @@ def _fill(model: LanguageModel, state: dict[str, Tensor], file: Path) -> None:
     for name, value in weights.items():
         if value.shape != wanted[name].shape:
             raise ValueError(
-                f"the weight {name} in {file} has shape {list(value.shape)}, and the model it describes needs {list(wanted[name].shape)}"
+                f"the weight {name} in {file} has shape {list(value.shape)}, "
+                f"and the model it describes needs {list(wanted[name].shape)}"
             )
     model.load_state_dict(weights)
 

@@ -16,6 +16,9 @@ from maskzoo.registry import Registry, nearest
 LONGEST_TEXT = 4096
 """Characters; beyond any rule that a person would write, and short of what Python's parser can nest."""
 
+DEEPEST = 50
+"""Levels of nesting, so that no rule meets Python's limit of recursion."""
+
 
 def parsed(text: str, kind: str) -> ast.expr:
     if not isinstance(text, str) or not text.strip():
@@ -23,12 +26,29 @@ def parsed(text: str, kind: str) -> ast.expr:
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"the {kind} text has {len(text)} characters; at most {LONGEST_TEXT} are read")
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         column = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
         raise ValueError(
             f"the {kind} {_shortened(text)!r} cannot be read{column}. It is written like {_EXAMPLES[kind]!r}"
         ) from None
+    if _too_deep(tree):
+        raise ValueError(f"the {kind} {_shortened(text)!r} is nested more than {DEEPEST} levels deep")
+    return tree
+
+
+def _too_deep(tree: ast.expr) -> bool:
+    pending: list[tuple[ast.AST, int]] = [(tree, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > DEEPEST:
+            return True
+        for child in ast.iter_child_nodes(node):
+            # `a & b & c` is a tree that leans to the left, and no deeper than `a & b`.
+            leans = isinstance(node, ast.BinOp) and child is node.left and isinstance(child, ast.BinOp)
+            flat = leans and type(child.op) is type(node.op)  # type: ignore[attr-defined]
+            pending.append((child, depth if flat else depth + 1))
+    return False
 
 
 _EXAMPLES = {"mask": "causal & (window(256) | sinks(4))", "bias": "alibi + relative(buckets=32)"}
@@ -91,7 +111,10 @@ def _called(make: Callable[..., Any], name: str, arguments: list[Any], keywords:
 
 
 def source(node: ast.AST) -> str:
-    return _shortened(ast.unparse(node))
+    try:
+        return _shortened(ast.unparse(node))
+    except RecursionError:  # a chain of hundreds of terms
+        return "…"
 
 
 def _shortened(text: str) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from maskzoo.biases.base import Bias, Indices
 from maskzoo.biases.dense import Dense as DenseBias
 from maskzoo.biases.parsing import parse as parse_bias
-from maskzoo.masks.algebra import PerHead
+from maskzoo.masks.algebra import And, Or, PerHead
 from maskzoo.masks.base import Mask
 from maskzoo.masks.parsing import parse as parse_mask
 from maskzoo.positions import Positions
@@ -165,11 +165,17 @@ def plan(
 
 def effective_rule(mask: Mask) -> str:
     """The rule as it is enforced, with what every plan adds to it."""
-    crossing = any(leaf.crosses_segments for leaf in mask.leaves())
-    names = [leaf.provider_name for leaf in getattr(mask, "terms", (mask,)) if isinstance(leaf, Mask)]
-    added = [name for name in ("padding",) + (() if crossing else ("same_segment",)) if name not in names]
-    text = f"({mask!r})" if added and "|" in repr(mask) and not isinstance(mask, PerHead) else repr(mask)
+    if isinstance(mask, PerHead) and len({_crosses_segments(rule) for rule in mask.rules}) > 1:
+        return f"stack({', '.join(map(effective_rule, mask.rules))})"
+    names = [term.provider_name for term in (mask.terms if isinstance(mask, And) else (mask,))]
+    wanted = ("padding",) if _crosses_segments(mask) else ("padding", "same_segment")
+    added = [name for name in wanted if name not in names]
+    text = f"({mask!r})" if added and isinstance(mask, Or) else repr(mask)
     return " & ".join([text, *added])
+
+
+def _crosses_segments(mask: Mask) -> bool:
+    return any(leaf.crosses_segments for leaf in mask.leaves())
 
 
 def _check_hashable(mask: Mask) -> None:
@@ -242,10 +248,12 @@ def _evaluated(mask: Mask, q_at: Positions, k_at: Positions, alignment: str) -> 
             f"the rule {mask!r} over {q_at.length:,} queries × {k_at.length:,} keys × {batch * len(rules)} would need "
             f"{pairs:,} bytes as a dense plan; at most {MOST_PAIRS:,} are allowed. Use shorter rows or a smaller batch"
         )
-    allowed = q_at.real[:, :, None] & k_at.real[:, None, :]
-    if not any(leaf.crosses_segments for leaf in mask.leaves()):
-        allowed = allowed & (q_at.segment[:, :, None] == k_at.segment[:, None, :])
-    visible = torch.stack([allowed & _read(rule, q_at, k_at, batch) for rule in rules], dim=1)
+    real = q_at.real[:, :, None] & k_at.real[:, None, :]
+    own_segment = q_at.segment[:, :, None] == k_at.segment[:, None, :]
+    heads = [
+        (real if _crosses_segments(rule) else real & own_segment) & _read(rule, q_at, k_at, batch) for rule in rules
+    ]
+    visible = torch.stack(torch.broadcast_tensors(*heads), dim=1)
     if visible.shape[0] > 1 and bool((visible == visible[:1]).all()):
         visible = visible[:1]
     empty = ~visible.any(-1)
@@ -264,6 +272,8 @@ def _read(rule: Mask, q_at: Positions, k_at: Positions, batch: int) -> Tensor:
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
         got = visible.dtype if isinstance(visible, Tensor) else type(visible).__name__
         raise ValueError(f"{rule!r}: visible must return a boolean tensor (True = visible), got {got}")
+    if batch == 1 and visible.dim() == 3:
+        batch = visible.shape[0]  # a rule may differ along a batch whose positions are all the same
     full = (batch, q_at.length, k_at.length)
     try:
         return visible.expand(full)
@@ -307,13 +317,13 @@ def _with_bias(made: Plan, bias: str | Bias | Tensor, heads: int | None, q_at: P
             raise ValueError(
                 f"a bias of shape {list(bias.values.shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}"
             ) from None
-    bias = parse_bias(bias, heads=heads)
-    if bias is None:
+    added = parse_bias(bias, heads=heads)
+    if added is None:
         return made
-    if bias.heads != heads:
-        raise ValueError(f"the bias {bias!r} is made for {bias.heads} heads, but there are {heads}")
-    indices = bias.indices(*_sides(repr(bias), q_at, k_at))
-    return replace(made, bias=bias, indices=indices)
+    if added.heads != heads:
+        raise ValueError(f"the bias {added!r} is made for {added.heads} heads, but there are {heads}")
+    indices = added.indices(*_sides(repr(added), q_at, k_at))
+    return replace(made, bias=added, indices=indices)
 
 
 def _moved(indices: Indices, device: torch.device | str) -> Indices:

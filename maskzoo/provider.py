@@ -36,7 +36,11 @@ def provider_text(provider: Any) -> str:
     return f"{name}({', '.join(written)})" if written else name
 
 
-def check_integer(provider: Any, name: str, *, minimum: int, maximum: int | None = None) -> None:
+LARGEST = 2**31 - 1
+"""Of an integer parameter, so that the product of two stays within int64."""
+
+
+def check_integer(provider: Any, name: str, *, minimum: int, maximum: int = LARGEST) -> None:
     """Range-check an integer parameter of a provider.
 
     Raises:
@@ -45,11 +49,7 @@ def check_integer(provider: Any, name: str, *, minimum: int, maximum: int | None
     """
     value = getattr(provider, name)
     rule = provider.provider_name or type(provider).__name__
-    allowed = f"an integer of at least {minimum}" if maximum is None else f"an integer from {minimum} to {maximum}"
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or value < minimum
-        or (maximum is not None and value > maximum)
-    ):
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        unbounded = maximum == LARGEST and not (isinstance(value, int) and value > LARGEST)
+        allowed = f"an integer of at least {minimum}" if unbounded else f"an integer from {minimum} to {maximum}"
         raise ValueError(f"{rule}({name}={value!r}): {name} must be {allowed}")

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import importlib.util
 import inspect
+import keyword
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ class Registry:
         Raises:
             ValueError: the name is no identifier, or is taken (both places are shown).
         """
-        if not name.isidentifier():
+        if not name.isidentifier() or keyword.iskeyword(name):
             raise ValueError(
                 f"{self.kind} name {name!r} must be a Python identifier, so that it can be typed in a rule"
             )

@@ -86,6 +86,8 @@ def register_mask(name: str) -> Callable[[Provider], Provider]:
                 f"mask {name!r} must be a subclass of maskzoo.Mask with its own visible(self, q, k); "
                 f"{getattr(provider, '__name__', provider)!r} is not"
             )
+        if name == "stack":
+            raise ValueError("mask name 'stack' is the word that gives one rule per head; choose another")
         provider.provider_name = name
         return registry.masks.register(name)(provider)
 

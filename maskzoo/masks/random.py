@@ -20,8 +20,8 @@ class Random(Mask):
     device, for every length, alone or packed with other segments, in training and in decoding.
 
     Source: the random part of Zaheer et al. 2020, *Big Bird*, section 2, with a chance for each key instead of a fixed
-    number of keys. The hash is of xor, shift and multiply, with factors from Wellons' search (*Prospecting for Hash Functions*,
-    2018).
+    number of keys. The hash is of xor, shift and multiply, with factors from Wellons' search (*Prospecting for Hash
+    Functions*, 2018).
 
     Args:
         probability: the share of pairs that are visible, 0 to 1.
@@ -35,7 +35,7 @@ class Random(Mask):
         share = self.probability
         if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
             raise ValueError(f"random(probability={share!r}): probability must be a number from 0 to 1")
-        check_integer(self, "seed", minimum=0, maximum=2**31 - 1)
+        check_integer(self, "seed", minimum=0)
 
     def visible(self, q: Side, k: Side) -> Tensor:
         start = _mixed(self.seed + 1)  # never 0, which the hash maps to 0: (i, j) and (j, i) must differ

@@ -13,6 +13,10 @@ from maskzoo.provider import Side, check_integer
 class Window(Mask):
     """Keys nearer than `size`: the query's own position and size − 1 before it, or also as many after it.
 
+    visible(i, j): 0 ≤ i − j < size, or |i − j| < size with both sides; by index.
+
+    Source: sliding-window attention, Beltagy et al. 2020, *Longformer*, section 3.1. The count includes the query.
+
     Args:
         size: how many positions a causal window sees, itself included.
         both_sides: also look ahead, to distance size − 1.
@@ -23,6 +27,8 @@ class Window(Mask):
 
     def __post_init__(self) -> None:
         check_integer(self, "size", minimum=1)
+        if not isinstance(self.both_sides, bool):
+            raise ValueError(f"window(both_sides={self.both_sides!r}): both_sides must be True or False")
 
     def visible(self, q: Side, k: Side) -> Tensor:
         back = q.index - k.index

@@ -196,7 +196,9 @@ def test_permuting_rows_moves_outputs_along(permuted_positions):  # case A6
 
     assert moves_along("full")
     assert moves_along("causal") == permuted_positions
-    assert not torch.allclose(mz.attend(q, k, v, mz.plan("full", at))[:, :, order], mz.attend(q, k, v, mz.plan("full", at)))
+    assert not torch.allclose(
+        mz.attend(q, k, v, mz.plan("full", at))[:, :, order], mz.attend(q, k, v, mz.plan("full", at))
+    )
 
 
 @settings(max_examples=30, deadline=None)

@@ -100,7 +100,9 @@ def test_rows_that_are_the_same_for_the_whole_batch_are_kept_once():
 
 
 def test_plans_of_equal_rules_over_other_positions_are_not_confused():
-    assert mz.plan("causal", mz.Positions.packed([2, 3])).density != mz.plan("causal", mz.Positions.packed([1, 4])).density
+    assert (
+        mz.plan("causal", mz.Positions.packed([2, 3])).density != mz.plan("causal", mz.Positions.packed([1, 4])).density
+    )
 
 
 def test_a_field_that_is_missing_is_named():
@@ -173,7 +175,13 @@ def test_plans_travel():
 
 def test_explain_says_what_runs():
     text = mz.plan("causal & window(4)", mz.Positions.packed([7, 3]), bias="alibi", heads=2).explain()
-    for part in ("causal & window(4) & padding & same_segment", "alibi", "10 queries × 10 keys", "density    0.2800", "dense"):
+    for part in (
+        "causal & window(4) & padding & same_segment",
+        "alibi",
+        "10 queries × 10 keys",
+        "density    0.2800",
+        "dense",
+    ):
         assert part in text
 
 
