@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from maskzoo.kernels.dense import dense
 from maskzoo.kernels.reference import reference
@@ -39,7 +39,9 @@ def attend(
     backend: str = "auto",
     return_weights: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-@torch.compiler.disable  # the kernels are library calls with nothing to fuse, and a plan is no graph input
+# The kernels are library calls with nothing to fuse, and a plan is no graph input. This is torch.compiler.disable,
+# except that importing dynamo, which takes a second, waits for the first call.
+@_disable_dynamo
 def attend(
     q: Tensor,
     k: Tensor,

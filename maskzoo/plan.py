@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,7 +155,7 @@ def plan(
     q_at, k_at = at.collapsed, (at if k_at is None else k_at).collapsed
     _check_positions(q_at, k_at)
     q_at, alignment = _aligned(mask, q_at, k_at, align)
-    made = _cached(("mask", mask), q_at, k_at, lambda: _evaluated(mask, q_at, k_at, alignment))
+    made = _cached((mask, alignment), q_at, k_at, lambda: _evaluated(mask, q_at, k_at, alignment))
     if heads is not None and made.visible.shape[1] not in (1, heads):
         raise ValueError(f"{mask!r} has {made.visible.shape[1]} rules, one per head, but there are {heads} heads")
     if empty_rows == "error":
@@ -332,10 +332,9 @@ def _moved(indices: Indices, device: torch.device | str) -> Indices:
     return tuple(_moved(own, device) for own in indices)
 
 
-Made = TypeVar("Made")
-
-_CACHE_BYTES = 2**28
-_cache: OrderedDict[Any, Plan] = OrderedDict()
+_MOST_KEPT = 64
+_MOST_KEPT_BYTES = 2**28
+_kept: OrderedDict[Any, Plan] = OrderedDict()
 
 
 def _cached(key: tuple[Any, ...], q_at: Positions, k_at: Positions, build: Callable[[], Plan]) -> Plan:
@@ -343,9 +342,11 @@ def _cached(key: tuple[Any, ...], q_at: Positions, k_at: Positions, build: Calla
     if q_at.batch > 1 or k_at.batch > 1:
         return build()
     full_key = (key, q_at.digest, k_at.digest)
-    if full_key not in _cache:
-        _cache[full_key] = build()
-        while len(_cache) > 1 and sum(kept.visible.numel() for kept in _cache.values()) > _CACHE_BYTES:
-            _cache.popitem(last=False)
-    _cache.move_to_end(full_key)
-    return _cache[full_key]
+    if full_key not in _kept:
+        _kept[full_key] = build()
+        while len(_kept) > 1 and (
+            len(_kept) > _MOST_KEPT or sum(plan.visible.numel() for plan in _kept.values()) > _MOST_KEPT_BYTES
+        ):
+            _kept.popitem(last=False)
+    _kept.move_to_end(full_key)
+    return _kept[full_key]

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+torch.set_num_threads(1)  # the tensors of these tests are too small for more
+
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import ClassVar, TypeAlias, TypeVar
@@ -76,7 +76,7 @@ class Sum(Bias):
         if len({term.heads for term in terms}) > 1:
             raise ValueError(f"biases of different heads cannot be added: {[(repr(t), t.heads) for t in terms]}")
         super().__init__(terms[0].heads)
-        self.terms = nn.ModuleList(terms)
+        self.terms: Sequence[Bias] = nn.ModuleList(terms)  # type: ignore[assignment]
 
     def indices(self, q: Side, k: Side) -> Indices:
         return tuple(term.indices(q, k) for term in self.terms)

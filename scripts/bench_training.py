@@ -1,0 +1,232 @@
+"""Training speed of maskzoo's language model against a plain torch model of the same shape.
+
+    python scripts/bench_training.py --width 256 --layers 4 --context 256 --batch 16 --precision bf16
+    python scripts/bench_training.py --lightning
+
+Both models are pre-norm, rotary, GELU, with tied embeddings; the plain one calls
+`scaled_dot_product_attention(is_causal=True)` and knows nothing of masks. A step is forward, loss, backward, clipping
+of the gradient and AdamW. The two take turns on the same machine, and the ratio is the median over pairs of turns. With
+--lightning ours is trained by the language task on real text, with everything that `maskzoo train` does at each step.
+The last line is JSON.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from maskzoo.transformer import LanguageModel, TransformerConfig
+
+VOCABULARY = 258  # of the byte tokenizer
+
+
+class PlainBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        B, T, C = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(B, T, 3, self.heads, C // self.heads).permute(2, 0, 3, 1, 4)
+        q, k = turned(q, cos, sin), turned(k, cos, sin)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a, b = x.chunk(2, dim=-1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class Plain(nn.Module):
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, layers: int, width: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.blocks = nn.ModuleList(PlainBlock(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        half = width // heads // 2
+        angles = torch.outer(torch.arange(context), 10000.0 ** (-torch.arange(half) / half))
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.linear(self.norm(x), self.embedding.weight)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--compile", action="store_true", help="compile each block of both models")
+    parser.add_argument("--pairs", type=int, default=9, help="turns of each model")
+    parser.add_argument("--steps", type=int, default=3, help="training steps in a turn")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--lightning", action="store_true", help="train ours through the language task")
+    parser.add_argument(
+        "--data",
+        choices=["stdlib", "enwik8"],
+        default="stdlib",
+        help="with --lightning: packed files, or one long text",
+    )
+    options = parser.parse_args()
+
+    torch.manual_seed(0)
+    plain = Plain(options.layers, options.width, options.heads, options.context)
+    if options.compile:
+        for block in plain.blocks:
+            block.compile()
+    plain_turn = turn_of(plain, options)
+    speeds = (through_lightning if options.lightning else by_hand)(options, plain_turn)
+    ours, theirs = (statistics.median(column) for column in zip(*speeds, strict=True))
+    ratio = statistics.median(a / b for a, b in speeds)
+    print(
+        f"{sum(p.numel() for p in plain.parameters()):,} parameters, context {options.context}, batch {options.batch}, "
+        f"{options.precision}, {options.device}"
+    )
+    print(f"  maskzoo      {ours:12,.0f} tokens a second{' (language task)' if options.lightning else ''}")
+    print(f"  plain torch  {theirs:12,.0f} tokens a second")
+    print(f"  ratio        {ratio:12.3f}")
+    print(json.dumps({**vars(options), "maskzoo": ours, "plain": theirs, "ratio": ratio}))
+
+
+def shape(options: argparse.Namespace) -> TransformerConfig:
+    return TransformerConfig(
+        layers=options.layers, width=options.width, heads=options.heads, context=options.context, position="rotary"
+    )
+
+
+def turn_of(model: nn.Module, options: argparse.Namespace) -> Callable[[], float]:
+    """A function that trains for some steps and returns the tokens a second."""
+    model.to(options.device)
+    tokens = torch.randint(VOCABULARY, (options.batch, options.context + 1), device=options.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+    def turn() -> float:
+        started = clock(options.device)
+        for _ in range(options.steps):
+            with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
+                logits = model(tokens[:, :-1])
+            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return options.steps * options.batch * options.context / (clock(options.device) - started)
+
+    return turn
+
+
+def by_hand(options: argparse.Namespace, plain_turn: Callable[[], float]) -> list[tuple[float, float]]:
+    """Both models in the same loop. Who goes first alternates."""
+    model = LanguageModel(shape(options), VOCABULARY, mask="causal")
+    if options.compile:
+        for block in model.transformer.blocks:
+            block.compile()
+    our_turn = turn_of(model, options)
+    for warm_up in (our_turn, plain_turn):
+        warm_up()
+    speeds = []
+    for number in range(options.pairs):
+        if number % 2:
+            theirs, ours = plain_turn(), our_turn()
+        else:
+            ours, theirs = our_turn(), plain_turn()
+        speeds.append((ours, theirs))
+    return speeds
+
+
+def through_lightning(options: argparse.Namespace, plain_turn: Callable[[], float]) -> list[tuple[float, float]]:
+    """Ours in `maskzoo train`'s own trainer, which pauses after each turn while the plain model takes its own."""
+    from lightning.pytorch import Callback
+    from rich.console import Console
+
+    from maskzoo.tasks.language.data import DataConfig
+    from maskzoo.tasks.language.task import Language
+    from maskzoo.tasks.training.budget import Budget, StopWhenSpent
+    from maskzoo.tasks.training.config import RunConfig
+    from maskzoo.tasks.training.loggers import MetricsFile
+    from maskzoo.tasks.training.nonfinite import NonFiniteGuard
+    from maskzoo.tasks.training.progress import ShowProgress
+    from maskzoo.tasks.training.trainer import TrainerConfig, build_trainer, quiet_lightning
+
+    speeds: list[tuple[float, float]] = []
+
+    class Turns(Callback):
+        started = 0.0
+
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+            if trainer.global_step % options.steps:
+                return
+            ours = options.steps * options.batch * options.context / (clock(options.device) - self.started)
+            theirs = plain_turn()
+            if trainer.global_step > options.steps:  # the first turn of each warms up
+                speeds.append((ours, theirs))
+            self.started = clock(options.device)
+
+        def on_train_start(self, *_: Any) -> None:
+            self.started = clock(options.device)
+
+    config = RunConfig(
+        data=DataConfig(
+            name=options.data,
+            context=options.context,
+            batch_size=options.batch,
+            batching={"stdlib": "packed", "enwik8": "stream"}[options.data],
+        ),
+        model=shape(options),
+        trainer=TrainerConfig(
+            max_steps=options.steps * (options.pairs + 1),
+            precision={"fp32": "32", "bf16": "bf16"}[options.precision],
+            accelerator={"cpu": "cpu", "cuda": "gpu"}[options.device],
+            validate_every=10**9,
+        ),
+    )
+    with tempfile.TemporaryDirectory() as folder, quiet_lightning():
+        budget = Budget(config.trainer.max_steps, None)
+        task = Language(config, budget)
+        if options.compile:
+            for block in task.module.model.transformer.blocks:
+                block.compile()
+        callbacks = [
+            StopWhenSpent(budget),
+            NonFiniteGuard(),
+            ShowProgress(Console(quiet=True), budget, config.trainer.log_every),
+            Turns(),
+        ]
+        logger = MetricsFile(Path(folder) / "metrics.csv")
+        build_trainer(config.trainer, Path(folder), callbacks, [logger]).fit(task.module, task.data)
+    return speeds
+
+
+def clock(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()
