@@ -6,13 +6,12 @@ class Poems:
     def split(self, name: str) -> list[bytes]: ...                          # "train", "val" or "test"
 """
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 from maskzoo.tasks.language.corpora.enwik8 import Enwik8
+from maskzoo.tasks.language.corpora.splits import Split
 from maskzoo.tasks.language.corpora.stdlib import Stdlib
 from maskzoo.tasks.language.corpora.text import Text
-
-Split = Literal["train", "val", "test"]
 
 
 class Corpus(Protocol):

@@ -2,8 +2,10 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
-SPLITS = ("train", "val", "test")
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 def check_split(name: str) -> None:
