@@ -21,7 +21,7 @@ def run_help(introduction: str) -> str:
     lines += _keys({str(key): value for key, value in defaults.items() if not isinstance(value, DictConfig)})
     for group, values in defaults.items():
         if isinstance(values, DictConfig):
-            lines += ["", *_keys({f"{group}.{key!s}": value for key, value in values.items()})]
+            lines += ["", *_keys({str(group) + "." + str(key): value for key, value in values.items()})]
     return "\n".join(lines) + "\n"
 
 
