@@ -8,17 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from maskzoo import biases, masks
-from maskzoo.attention import attend
-from maskzoo.biases.base import Bias, register_bias
-from maskzoo.masks.base import Mask, register_mask
-from maskzoo.plan import Plan, plan
-from maskzoo.positions import Positions
-
 if TYPE_CHECKING:
-    from maskzoo import adapters
+    from maskzoo import adapters, biases, masks
+    from maskzoo.attention import attend
+    from maskzoo.biases.base import Bias, register_bias
     from maskzoo.checkpoint import load
     from maskzoo.drawing import draw, draw_weights
+    from maskzoo.masks.base import Mask, register_mask
+    from maskzoo.planning import Plan, plan
+    from maskzoo.positions import Positions
 
 __version__ = "0.1.0"
 
@@ -39,18 +37,31 @@ __all__ = [
     "register_mask",
 ]
 
-# What not every user of attention needs is imported when it is first asked for.
-_LAZY = {
-    "adapters": ("maskzoo.adapters", None),
-    "draw": ("maskzoo.drawing", "draw"),
-    "draw_weights": ("maskzoo.drawing", "draw_weights"),
-    "load": ("maskzoo.checkpoint", "load"),
+# Each name is imported when it is first asked for: `maskzoo --help` needs no torch, and attention no matplotlib.
+_PLACES = {
+    "Bias": "maskzoo.biases.base",
+    "Mask": "maskzoo.masks.base",
+    "Plan": "maskzoo.planning",
+    "Positions": "maskzoo.positions",
+    "attend": "maskzoo.attention",
+    "draw": "maskzoo.drawing",
+    "draw_weights": "maskzoo.drawing",
+    "load": "maskzoo.checkpoint",
+    "plan": "maskzoo.planning",
+    "register_bias": "maskzoo.biases.base",
+    "register_mask": "maskzoo.masks.base",
 }
+_MODULES = ("adapters", "biases", "masks")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'maskzoo' has no attribute {name!r}")
-    module, attribute = _LAZY[name]
-    loaded = importlib.import_module(module)
-    return loaded if attribute is None else getattr(loaded, attribute)
+    if name in _MODULES:
+        return importlib.import_module(f"maskzoo.{name}")
+    if name in _PLACES:
+        found = globals()[name] = getattr(importlib.import_module(_PLACES[name]), name)
+        return found
+    raise AttributeError(f"module 'maskzoo' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

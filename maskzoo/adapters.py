@@ -21,7 +21,7 @@ from torch import Tensor
 from maskzoo.masks.algebra import stack
 from maskzoo.masks.base import Mask
 from maskzoo.masks.dense import Dense
-from maskzoo.plan import Plan
+from maskzoo.planning import Plan
 from maskzoo.positions import PADDING, Positions
 
 HIDDEN_BELOW = -9000.0

@@ -9,7 +9,7 @@ from torch._compile import _disable_dynamo
 
 from maskzoo.kernels.dense import dense
 from maskzoo.kernels.reference import reference
-from maskzoo.plan import Plan
+from maskzoo.planning import Plan
 from maskzoo.registry import nearest
 
 BACKENDS = ("auto", "reference", "dense")

@@ -39,16 +39,17 @@ class EvalConfig:
         default=None, metadata={"help": "tokens that the context moves on; 1 is exact and slow; null: half the context"}
     )
     batch_size: int | None = field(default=None, metadata={"help": "rows at once; does not change the scores"})
-    precision: str = field(default="32", metadata={"help": "32 or bf16"})
+    precision: str = field(default="auto", metadata={"help": "32, bf16, or auto: bf16 where the processor multiplies it"})
     text: str | None = field(default=None, metadata={"help": "another file or folder in place of the run's data"})
     output: str | None = field(default=None, metadata={"help": "a file for the scores as JSON"})
 
     def __post_init__(self) -> None:
+        from maskzoo.tasks.training.precision import PRECISIONS
         from maskzoo.tasks.training.ranges import check_choice, check_number
 
         check_choice("split", self.split, ("train", "val", "test"))
         check_number("batch_size", self.batch_size, minimum=1)
-        check_choice("precision", self.precision, ("32", "bf16"))
+        check_choice("precision", self.precision, PRECISIONS)
 
 
 def help_text() -> str:
@@ -64,8 +65,9 @@ def run(config: EvalConfig, words: list[str]) -> int:
     """Print the scores as a table and as one line of JSON."""
     from maskzoo.checkpoint import find_checkpoint, load, read_checkpoint
     from maskzoo.tasks.language.data import DataConfig, LanguageData
-    from maskzoo.tasks.language.evaluation import evaluate_split
+    from maskzoo.tasks.language.evaluation import evaluate_split, split_sequences
     from maskzoo.tasks.language.tokenizers import from_state
+    from maskzoo.tasks.training.precision import resolved_precision
 
     file = find_checkpoint(config.checkpoint)
     about = read_checkpoint(file)["maskzoo"]
@@ -78,12 +80,12 @@ def run(config: EvalConfig, words: list[str]) -> int:
     stride = max(1, context // 2) if config.stride is None else config.stride
     scores = evaluate_split(
         model,
-        _sequences(data, config.split),
+        split_sequences(data, config.split),
         data.tokenizer.byte_lengths,
         context=context,
         stride=stride,
         batch_size=config.batch_size or max(1, TOKENS_AT_ONCE // context),
-        precision=config.precision,
+        precision=resolved_precision(config.precision, next(model.parameters()).device.type),
         progress=_show_progress if sys.stderr.isatty() else None,
     )
     figures = {
@@ -105,17 +107,6 @@ def run(config: EvalConfig, words: list[str]) -> int:
     if config.output is not None:
         Path(config.output).expanduser().write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
-
-
-def _sequences(data: Any, split: str) -> list[Any]:
-    """The documents as the model learned to read them: with BOS and EOS, except from one long stream."""
-    import numpy as np
-
-    documents = data.documents(split)
-    if data.config.batching == "stream":
-        return [documents[number] for number in range(len(documents))]
-    bos, eos = [data.tokenizer.bos], [data.tokenizer.eos]
-    return [np.concatenate([bos, documents[number], eos]) for number in range(len(documents))]
 
 
 def _show_progress(done: int, total: int) -> None:

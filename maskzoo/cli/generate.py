@@ -70,15 +70,16 @@ def main(overrides: list[str], options: Options) -> int:
 def run(config: GenerateConfig, words: list[str]) -> int:
     """Write each prompt and what follows it to stdout, as it comes."""
     from maskzoo.checkpoint import find_checkpoint, load, read_checkpoint
+    from maskzoo.tasks.language.prompt import prompt_ids
     from maskzoo.tasks.language.tokenizers import from_state
     from maskzoo.transformer.generation import generate
 
     file = find_checkpoint(config.checkpoint)
     about = read_checkpoint(file)["maskzoo"]
     model, tokenizer = load(file), from_state(about["tokenizer"])
-    in_documents = about["config"]["data"]["batching"] != "stream"
+    batching = about["config"]["data"]["batching"]
     prompts = _prompts(config)
-    ids = [_ids(prompt, tokenizer, in_documents) for prompt in prompts]
+    ids = [prompt_ids(prompt, tokenizer, batching) for prompt in prompts]
     steps = generate(
         model,
         ids,
@@ -100,13 +101,6 @@ def _prompts(config: GenerateConfig) -> list[bytes]:
         return [Path(config.prompt_file).expanduser().read_bytes()]
     texts = [config.prompt] if isinstance(config.prompt, str) else config.prompt
     return [text.encode(errors="surrogateescape") for text in texts]
-
-
-def _ids(prompt: bytes, tokenizer: Tokenizer, in_documents: bool) -> list[int]:
-    """A document begins with BOS. A stream has no beginning: an empty prompt stands for a new line."""
-    if in_documents:
-        return [tokenizer.bos, *tokenizer.encode(prompt).tolist()]
-    return tokenizer.encode(prompt or b"\n").tolist()
 
 
 def written(prompts: list[bytes], steps: Iterator[list[int | None]], tokenizer: Tokenizer) -> Iterator[str]:

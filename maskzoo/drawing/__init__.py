@@ -12,7 +12,7 @@ from maskzoo.drawing.picture import Panel, Picture
 from maskzoo.masks.algebra import PerHead
 from maskzoo.masks.base import Mask
 from maskzoo.masks.parsing import parse
-from maskzoo.plan import Plan, plan
+from maskzoo.planning import Plan, plan
 from maskzoo.positions import Positions
 
 __all__ = ["Panel", "Picture", "draw", "draw_weights"]

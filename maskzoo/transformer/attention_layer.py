@@ -10,7 +10,7 @@ from maskzoo.attention import attend
 from maskzoo.transformer.positional import rotate
 
 if TYPE_CHECKING:
-    from maskzoo.plan import Plan
+    from maskzoo.planning import Plan
     from maskzoo.transformer.cache import Cache
     from maskzoo.transformer.transformer import TransformerConfig
 

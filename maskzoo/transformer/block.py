@@ -11,7 +11,7 @@ from maskzoo.transformer.feedforward import feedforward
 from maskzoo.transformer.normalization import normalization
 
 if TYPE_CHECKING:
-    from maskzoo.plan import Plan
+    from maskzoo.planning import Plan
     from maskzoo.transformer.cache import Cache
     from maskzoo.transformer.transformer import TransformerConfig
 

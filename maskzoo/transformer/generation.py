@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from maskzoo.plan import plan
+from maskzoo.planning import plan
 from maskzoo.positions import Positions
 from maskzoo.transformer.cache import Cache
 from maskzoo.transformer.language_model import LanguageModel, evaluating

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import maskzoo.biases
 import maskzoo.masks
 from maskzoo.masks.base import Mask
-from maskzoo.plan import Plan, plan
+from maskzoo.planning import Plan, plan
 from maskzoo.positions import Positions
 from maskzoo.transformer.cache import Cache
 from maskzoo.transformer.precision import computing_dtype
@@ -23,9 +23,11 @@ class LanguageModel(nn.Module):
     """Logits of the next token at every position.
 
     The same rule serves training and step-by-step decoding: `mask` and `bias` are read at the positions given.
-    Embeddings are N(0, 0.02) (Radford et al. 2019); with sinusoidal positions, in which they would drown, they are
-    multiplied by sqrt(width) (Vaswani et al. 2017, section 3.4). With config.tied the output layer is the embedding
-    matrix (Press and Wolf 2017).
+
+    Initialisation: with config.tied the output layer is the embedding matrix (Press and Wolf 2017), which is then
+    N(0, 0.02) (Radford et al. 2019); with sinusoidal positions, in which they would drown, the embeddings are multiplied
+    by sqrt(width) (Vaswani et al. 2017, section 3.4). Untied, the embedding is N(0, 1), so that an optimizer's step is
+    small beside it (measured: 0.09 nats less loss after 140 steps than from 0.02), and the output layer N(0, 0.02).
 
     Args:
         config: the shape of the Transformer.
@@ -48,14 +50,13 @@ class LanguageModel(nn.Module):
         self.mask = maskzoo.masks.parse(mask) if isinstance(mask, str) else mask
         self.bias = maskzoo.biases.parse(bias, heads=config.heads)
         self.embedding = nn.Embedding(vocabulary, config.width)
-        self.embedding_scale = config.width**0.5 if config.position == "sinusoidal" else 1.0
+        self.embedding_scale = config.width**0.5 if config.tied and config.position == "sinusoidal" else 1.0
         self.transformer = Transformer(config)
         self.head = nn.Linear(config.width, vocabulary, bias=False)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.embedding.weight, std=0.02 if config.tied else 1.0)
+        nn.init.normal_(self.head.weight, std=0.02)
         if config.tied:
             self.head.weight = self.embedding.weight
-        else:
-            nn.init.normal_(self.head.weight, std=0.02)
         self.tokenizer_state: dict[str, Any] = {}
         self.scores: dict[str, float] = {}
 

@@ -18,7 +18,7 @@ from maskzoo.transformer.positional import POSITIONS, LearnedPositions, RotaryPo
 from maskzoo.transformer.precision import computing_dtype
 
 if TYPE_CHECKING:
-    from maskzoo.plan import Plan
+    from maskzoo.planning import Plan
     from maskzoo.positions import Positions
     from maskzoo.transformer.cache import Cache
 

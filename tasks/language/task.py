@@ -96,12 +96,11 @@ class Language:
 
     def write_sample(self, path: Path) -> str:
         """Text that the model writes now, after `sample.prompt`; kept in `path` too."""
+        from maskzoo.tasks.language.prompt import prompt_ids
         from maskzoo.transformer.generation import generate
 
         wanted, tokenizer = self.config.sample, self.data.tokenizer
-        prompt = tokenizer.encode(wanted.prompt or ("\n" if self.config.data.batching == "stream" else "")).tolist()
-        if self.config.data.batching != "stream":
-            prompt = [tokenizer.bos, *prompt]
+        prompt = prompt_ids(wanted.prompt.encode(), tokenizer, self.config.data.batching)
         steps = generate(
             self.module.model,
             [prompt],

@@ -40,6 +40,15 @@ class Budget:
             bounds.append(self.max_seconds - self.seconds)
         return max(0.0, min(bounds))
 
+    def doubled(self) -> str:
+        """The overrides that give twice as much."""
+        bounds = []
+        if self.max_steps is not None:
+            bounds.append(f"trainer.max_steps={2 * self.max_steps}")
+        if self.max_seconds is not None:
+            bounds.append(f"trainer.max_minutes={2 * self.max_seconds / 60:g}")
+        return " ".join(bounds)
+
     def __str__(self) -> str:
         parts = []
         if self.max_steps is not None:

@@ -24,7 +24,7 @@ class OptimizerConfig:
 
     name: str = "adamw"
     lr: float = 1e-3
-    muon_lr: float = 0.02
+    muon_lr: float = 0.01
     muon_momentum: float = 0.95
     betas: list[float] = field(default_factory=lambda: [0.9, 0.95])
     weight_decay: float = 0.1
@@ -72,7 +72,13 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in others)
     optimizer: Optimizer = AdamW(groups, lr=config.lr, betas=(beta1, beta2), fused=fused)
     if config.name == "muon":
-        muon = Muon(matrices, lr=config.muon_lr, weight_decay=config.weight_decay, momentum=config.muon_momentum)
+        muon = Muon(
+            matrices,
+            lr=config.muon_lr,
+            weight_decay=config.weight_decay,
+            momentum=config.muon_momentum,
+            adjust_lr_fn="match_rms_adamw",  # updates of AdamW's size in any shape (Liu et al. 2025, section 2.2)
+        )
         optimizer = Together([muon, optimizer])
     for group in optimizer.param_groups:
         group["initial_lr"] = group["lr"]

@@ -26,7 +26,7 @@ def rows_before(run: Run, trainer: Trainer, wandb: str) -> dict[str, str]:
     machine = [device]
     if device == "cpu":
         machine.append(f"{torch.get_num_threads()} threads")
-    machine.append("bf16 autocast" if config.trainer.precision == "bf16" else "float32")
+    machine.append("bf16 autocast" if trainer.precision == "bf16-mixed" else "float32")
     if config.trainer.compile:
         machine.append("compiled")
     return {
@@ -57,7 +57,7 @@ def rows_after(run: Run, trainer: Trainer) -> dict[str, str]:
         rows["sample"] = _printable(_made(lambda: run.task.write_sample(folder.sample)))
     rows["mask"] = _made(lambda: run.task.draw_mask(folder.mask))
     rows["files"] = f"{folder.path}: config.yaml, metrics.csv, checkpoints/best.ckpt, checkpoints/last.ckpt"
-    rows["continue"] = f"{run.resume_command} trainer.max_steps=..."
+    rows["continue"] = f"{run.resume_command} {run.budget.doubled()}"
     rows["generate"] = f"maskzoo generate checkpoint={shlex.quote(str(folder.path))}"
     return {name: text for name, text in rows.items() if text}
 

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.loggers import Logger
 
 from maskzoo.tasks.training.checkpoints import CheckpointFiles
+from maskzoo.tasks.training.precision import PRECISIONS, resolved_precision
 from maskzoo.tasks.training.ranges import check_choice, check_number
 
 
@@ -22,13 +24,13 @@ class TrainerConfig:
 
     A step adds up the gradients of `accumulate` batches. `validate_every`, `checkpoint_every` and `log_every` count
     optimizer steps; `validation_batches` limits each validation (None: the whole split). With `test` the test split is
-    scored at the end.
+    scored at the end. `precision` is "32", "bf16" (autocast), or "auto": bf16 where the processor multiplies it.
     """
 
     max_steps: int | None = 1000
     max_minutes: float | None = None
     accumulate: int = 1
-    precision: str = "32"
+    precision: str = "auto"
     compile: bool = False
     validate_every: int = 100
     validation_batches: int | None = 50
@@ -45,7 +47,7 @@ class TrainerConfig:
         check_number("trainer.max_steps", self.max_steps, minimum=1)
         check_number("trainer.max_minutes", self.max_minutes, above=0)
         check_number("trainer.accumulate", self.accumulate, minimum=1)
-        check_choice("trainer.precision", self.precision, ("32", "bf16"))
+        check_choice("trainer.precision", self.precision, PRECISIONS)
         check_number("trainer.validate_every", self.validate_every, minimum=1)
         check_number("trainer.validation_batches", self.validation_batches, minimum=1)
         check_number("trainer.checkpoint_every", self.checkpoint_every, minimum=1)
@@ -57,10 +59,12 @@ class TrainerConfig:
 
 def build_trainer(config: TrainerConfig, folder: Path, callbacks: list[Callback], loggers: list[Logger]) -> Trainer:
     """A Lightning trainer that leaves its end to the callbacks, and its files and its words to us."""
+    on_gpu = config.accelerator == "gpu" or (config.accelerator == "auto" and torch.cuda.is_available())
+    precision = resolved_precision(config.precision, "cuda" if on_gpu else "cpu")
     return Trainer(
         accelerator=config.accelerator,
         devices=config.devices,
-        precision={"32": "32-true", "bf16": "bf16-mixed"}[config.precision],  # type: ignore[arg-type]
+        precision={"32": "32-true", "bf16": "bf16-mixed"}[precision],  # type: ignore[arg-type]
         max_steps=-1,
         max_epochs=-1,
         val_check_interval=config.validate_every * config.accumulate,  # in batches

@@ -72,7 +72,7 @@ def test_validation_is_weighted_by_tokens(tmp_path: Path, stage: str) -> None:
     ]
     loader = DataLoader(batches, batch_size=None, collate_fn=lambda one: one)
     with quiet_lightning():
-        trainer = build_trainer(TrainerConfig(accelerator="cpu"), tmp_path, [], [])
+        trainer = build_trainer(TrainerConfig(accelerator="cpu", precision="32"), tmp_path, [], [])
         run = trainer.validate if stage == "val" else trainer.test
         run(net, loader, verbose=False)
     assert net.scores == pytest.approx(

@@ -42,7 +42,7 @@ class Given(AccumulatingModule):
 
 def one_step(module: AccumulatingModule, batches: list[Any], folder: Path) -> Gradients:
     gradients = Gradients()
-    config = TrainerConfig(max_steps=1, accumulate=module.accumulate, accelerator="cpu")
+    config = TrainerConfig(max_steps=1, accumulate=module.accumulate, accelerator="cpu", precision="32")
     with quiet_lightning():
         trainer = build_trainer(config, folder, [StopWhenSpent(module.budget), gradients], [])
         trainer.fit(module, loader(batches))
@@ -108,7 +108,7 @@ def test_clipping_measures_the_mean_gradient(tmp_path: Path) -> None:
 def test_steps_are_counted_in_windows_across_epochs(tmp_path: Path) -> None:
     module = Given(accumulate=2)
     module.budget = Budget(3, None)
-    config = TrainerConfig(max_steps=3, accumulate=2, accelerator="cpu")
+    config = TrainerConfig(max_steps=3, accumulate=2, accelerator="cpu", precision="32")
     with quiet_lightning():
         trainer = build_trainer(config, tmp_path, [StopWhenSpent(module.budget)], [])
         trainer.fit(module, loader([(torch.tensor(1.0), 1)] * 5))
@@ -123,7 +123,7 @@ def test_steps_of_two_optimizers_count_once(tmp_path: Path) -> None:
     module.budget = Budget(2, None)
     with quiet_lightning():
         trainer = build_trainer(
-            TrainerConfig(max_steps=2, accelerator="cpu"), tmp_path, [StopWhenSpent(module.budget)], []
+            TrainerConfig(max_steps=2, accelerator="cpu", precision="32"), tmp_path, [StopWhenSpent(module.budget)], []
         )
         trainer.fit(module, loader([rows([20, 30])] * 4))
     assert trainer.global_step == 2

@@ -154,7 +154,7 @@ def test_a_rule_that_is_no_value_is_refused():
         def visible(self, q, k):
             return q.index - k.index < self.size
 
-    with pytest.raises(ValueError, match="Changing cannot be hashed.*frozen=True"):
+    with pytest.raises(ValueError, match=r"Changing cannot be hashed.*frozen=True"):
         mz.plan(Changing(3), mz.Positions.tokens(3))
 
 
