@@ -18,7 +18,7 @@ def dense(
     empty: Tensor | None = None,
     bias: Tensor | None = None,
     *,
-    shape: str = "any",
+    form: str = "any",
     scale: float,
     dropout_p: float = 0.0,
 ) -> Tensor:
@@ -26,7 +26,7 @@ def dense(
 
     Args:
         empty: bool, broadcasts to [B, H, Tq]: rows without a visible key, None when there is none.
-        shape: what is known of `visible` as a whole: "full" (all pairs), "causal" (lower triangle), or "any".
+        form: what is known of `visible` as a whole: "full" (all pairs), "causal" (lower triangle), or "any".
 
     Returns:
         out [B, H, Tq, Dv] in q's dtype.
@@ -39,11 +39,11 @@ def dense(
     if empty is not None:
         # A softmax over nothing is NaN in some backends: let such a row see all, and take nothing of it.
         visible = visible | empty[..., None]
-    mask = visible if shape == "any" else None
+    mask = visible if form == "any" else None
     if bias is not None:
         mask = bias.to(inner).masked_fill(~visible, -torch.inf)
     out = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=shape == "causal" and bias is None, dropout_p=dropout_p, scale=scale
+        q, k, v, attn_mask=mask, is_causal=form == "causal" and bias is None, dropout_p=dropout_p, scale=scale
     )
     if spoiled is not None:
         out = out.masked_fill(spoiled[..., None], torch.nan)

@@ -85,7 +85,7 @@ def attend(
     if backend == "reference" or return_weights:
         out, weights = reference(q, k, v, plan.visible, bias, scale=scale, dropout_p=dropout_p)
         return (out, weights) if return_weights else out
-    return dense(q, k, v, plan.visible, plan.empty, bias, shape=plan.shape, scale=scale, dropout_p=dropout_p)
+    return dense(q, k, v, plan.visible, plan.empty, bias, form=plan.form, scale=scale, dropout_p=dropout_p)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:

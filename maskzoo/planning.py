@@ -33,7 +33,7 @@ class Plan:
         rule: the whole effective rule, as text.
         visible: bool [B or 1, H or 1, Tq, Tk].
         empty: bool [B or 1, H or 1, Tq]: queries that see nothing; None when there are none.
-        shape: "full" (every pair), "causal" (the lower triangle of a square) or "any".
+        form: "full" (every pair), "causal" (the lower triangle of a square) or "any".
         alignment: how query indices were placed against the keys', in words.
         bias: the bias, whose table may be learned.
         indices: the bias's table indices for these positions.
@@ -42,7 +42,7 @@ class Plan:
     rule: str
     visible: Tensor
     empty: Tensor | None
-    shape: str
+    form: str
     alignment: str
     bias: Bias | None = None
     indices: Indices = ()
@@ -100,7 +100,7 @@ class Plan:
             "causal": "the visible pairs are exactly the lower triangle, which torch's attention skips by halves",
             "full": "every pair is visible",
             "any": "visible pairs are held as a boolean array",
-        }[self.shape]
+        }[self.form]
         lines = [
             f"rule       {self.rule}",
             f"bias       {'none' if self.bias is None else repr(self.bias)}",
@@ -261,7 +261,7 @@ def _evaluated(mask: Mask, q_at: Positions, k_at: Positions, alignment: str) -> 
         rule=effective_rule(mask),
         visible=visible,
         empty=empty if bool(empty.any()) else None,
-        shape=_shape(visible),
+        form=_form(visible),
         alignment=alignment,
     )
 
@@ -283,7 +283,7 @@ def _read(rule: Mask, q_at: Positions, k_at: Positions, batch: int) -> Tensor:
         ) from None
 
 
-def _shape(visible: Tensor) -> str:
+def _form(visible: Tensor) -> str:
     if bool(visible.all()):
         return "full"
     square = visible.shape[0] == visible.shape[1] == 1 and visible.shape[2] == visible.shape[3]

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import MISSING
 
@@ -39,7 +39,7 @@ class EvalConfig:
         default=None, metadata={"help": "tokens that the context moves on; 1 is exact and slow; null: half the context"}
     )
     batch_size: int | None = field(default=None, metadata={"help": "rows at once; does not change the scores"})
-    precision: str = field(default="auto", metadata={"help": "32, bf16, or auto: bf16 where the processor multiplies it"})
+    precision: str = field(default="auto", metadata={"help": "32, bf16, or auto: bf16 where that is fast"})
     text: str | None = field(default=None, metadata={"help": "another file or folder in place of the run's data"})
     output: str | None = field(default=None, metadata={"help": "a file for the scores as JSON"})
 
@@ -64,6 +64,7 @@ def main(overrides: list[str], options: Options) -> int:
 def run(config: EvalConfig, words: list[str]) -> int:
     """Print the scores as a table and as one line of JSON."""
     from maskzoo.checkpoint import find_checkpoint, load, read_checkpoint
+    from maskzoo.tasks.language.corpora import Split
     from maskzoo.tasks.language.data import DataConfig, LanguageData
     from maskzoo.tasks.language.evaluation import evaluate_split, split_sequences
     from maskzoo.tasks.language.tokenizers import from_state
@@ -80,7 +81,7 @@ def run(config: EvalConfig, words: list[str]) -> int:
     stride = max(1, context // 2) if config.stride is None else config.stride
     scores = evaluate_split(
         model,
-        split_sequences(data, config.split),
+        split_sequences(data, cast(Split, config.split)),
         data.tokenizer.byte_lengths,
         context=context,
         stride=stride,

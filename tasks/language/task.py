@@ -84,6 +84,7 @@ class Language:
             "model": f"{parameters:,} parameters: {shape.layers} layers, width {shape.width}, {heads}, "
             f"{shape.norm_position}-{shape.norm}, {shape.activation}, {shape.position} positions",
             "rule": explained["rule"],
+            "visible": explained["density"],
             "bias": explained["bias"],
             "kernel": explained["kernel"],
             "step": f"{tokens:,} tokens: {data.batch_size} rows × {data.context} tokens"
@@ -91,8 +92,7 @@ class Language:
         }
 
     def _explained_plan(self) -> str:
-        batch = next(iter(self.data.val_dataloader()))
-        return self.module.model.plan(batch.at).explain()
+        return self.module.model.plan(self.data.train_batches(0)[0].at).explain()
 
     def write_sample(self, path: Path) -> str:
         """Text that the model writes now, after `sample.prompt`; kept in `path` too."""

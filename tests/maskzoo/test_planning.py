@@ -78,7 +78,7 @@ def test_queries_that_see_nothing_can_be_an_error():
 
 
 @pytest.mark.parametrize(
-    ("rule", "at", "shape"),
+    ("rule", "at", "form"),
     [
         ("causal", mz.Positions.tokens(5), "causal"),
         ("causal", mz.Positions.packed([2, 3]), "any"),
@@ -88,8 +88,8 @@ def test_queries_that_see_nothing_can_be_an_error():
         ("window(5)", mz.Positions.tokens(5), "causal"),
     ],
 )
-def test_the_shape_of_the_whole_is_recognised(rule, at, shape):
-    assert mz.plan(rule, at).shape == shape
+def test_the_form_of_the_whole_is_recognised(rule, at, form):
+    assert mz.plan(rule, at).form == form
 
 
 def test_rows_that_are_the_same_for_the_whole_batch_are_kept_once():

@@ -51,8 +51,7 @@ def configured(text: Path) -> Callable[..., RunConfig]:
             "data": DataConfig(name="text", path=str(text), context=32, batch_size=4),
             "model": TransformerConfig(layers=2, width=32, heads=2, context=32, dropout=0.1),
             "trainer": TrainerConfig(
-                precision="32",
-                max_steps=6, validate_every=3, validation_batches=2, log_every=2, accelerator="cpu"
+                precision="32", max_steps=6, validate_every=3, validation_batches=2, log_every=2, accelerator="cpu"
             ),
             "logger": LoggerConfig(wandb="disabled"),
             "sample": SampleConfig(tokens=0),
