@@ -1,7 +1,5 @@
 """Dense attention through torch's `scaled_dot_product_attention`: every pair is computed, masked or not."""
 
-import functools
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,15 +30,16 @@ def dense(
         out [B, H, Tq, Dv] in q's dtype.
     """
     dtype, heads = q.dtype, q.shape[1]
-    inner = _inner_dtype(q) if bias is None else torch.promote_types(_inner_dtype(q), bias.dtype)
-    q, k, v = q.to(inner), k.to(inner), v.to(inner)
     k, v = shared_by_group(k, heads), shared_by_group(v, heads)
-    q, k, v, spoiled = quarantine(q, k, v, visible)
+    q, k, v, spoiled = quarantine(q, k, v, visible, form)
     if empty is not None:
         # A softmax over nothing is NaN in some backends: let such a row see all, and take nothing of it.
         visible = visible | empty[..., None]
     mask = visible if form == "any" else None
     if bias is not None:
+        # A bias must not be rounded to the few bits of half precision.
+        inner = torch.promote_types(dtype, bias.dtype)
+        q, k, v = q.to(inner), k.to(inner), v.to(inner)
         mask = bias.to(inner).masked_fill(~visible, -torch.inf)
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=form == "causal" and bias is None, dropout_p=dropout_p, scale=scale
@@ -51,18 +50,3 @@ def dense(
         out = out.masked_fill(empty[..., None], 0.0)
     return out.to(dtype)
 
-
-def _inner_dtype(q: Tensor) -> torch.dtype:
-    """The dtype that attention runs in.
-
-    On a CPU without bf16 matrix units torch's attention takes twice as long in bf16 as in float32, which is also exact
-    to more digits (16 × 4 heads × 256 tokens × 64 on Zen 5, forward + backward: 47 against 24 ms).
-    """
-    if q.device.type == "cpu" and q.dtype in (torch.bfloat16, torch.float16) and not _has_matrix_units():
-        return torch.float32
-    return q.dtype
-
-
-@functools.cache
-def _has_matrix_units() -> bool:
-    return bool(torch.cpu._is_amx_tile_supported())

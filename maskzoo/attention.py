@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Literal, overload
 
 from torch import Tensor
-from torch._compile import _disable_dynamo
 
 from maskzoo.kernels.dense import dense
 from maskzoo.kernels.reference import reference
@@ -39,9 +38,6 @@ def attend(
     backend: str = "auto",
     return_weights: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
-# The kernels are library calls with nothing to fuse, and a plan is no graph input. This is torch.compiler.disable,
-# except that importing dynamo, which takes a second, waits for the first call.
-@_disable_dynamo
 def attend(
     q: Tensor,
     k: Tensor,

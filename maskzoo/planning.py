@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskzoo.biases.base import Bias, Indices
+from maskzoo.biases.base import Bias, Index, Indices
 from maskzoo.biases.dense import Dense as DenseBias
 from maskzoo.biases.parsing import parse as parse_bias
 from maskzoo.masks.algebra import And, Or, PerHead
@@ -327,8 +327,8 @@ def _with_bias(made: Plan, bias: str | Bias | Tensor, heads: int | None, q_at: P
 
 
 def _moved(indices: Indices, device: torch.device | str) -> Indices:
-    if isinstance(indices, Tensor):
-        return indices.to(device)
+    if isinstance(indices, Index):
+        return Index(indices.rows.to(device), indices.entries)
     return tuple(_moved(own, device) for own in indices)
 
 

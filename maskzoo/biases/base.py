@@ -6,15 +6,23 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
-from typing import ClassVar, TypeAlias, TypeVar
+from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
 from maskzoo import registry
 from maskzoo.provider import Side, provider_text
 
-Indices: TypeAlias = "Tensor | tuple[Indices, ...]"
-"""The table index of each pair, for each term of a bias."""
+
+class Index(NamedTuple):
+    """The row of a table for each pair, int64 that broadcasts to [B, Tq, Tk], and how many rows that takes."""
+
+    rows: Tensor
+    entries: int
+
+
+Indices: TypeAlias = "Index | tuple[Indices, ...]"
+"""An index for each term of a bias."""
 
 
 class Bias(nn.Module):
@@ -45,13 +53,13 @@ class Bias(nn.Module):
 
     def indices(self, q: Side, k: Side) -> Indices:
         """Everything about this bias that depends on the positions alone."""
-        return self.index(q, k)
+        rows = self.index(q, k)
+        return Index(rows, int(rows.max()) + 1)
 
     def scores(self, indices: Indices) -> Tensor:
         """The offsets of all pairs, float, broadcasts to [B, H, Tq, Tk]; differentiable in the table."""
-        assert isinstance(indices, Tensor)
-        table = self.table(int(indices.max()) + 1)
-        return table[:, indices].movedim(0, 1)
+        assert isinstance(indices, Index)
+        return self.table(indices.entries)[:, indices.rows].movedim(0, 1)
 
     def __add__(self, other: Bias) -> Bias:
         return Sum(self, other) if isinstance(other, Bias) else NotImplemented

@@ -271,8 +271,33 @@ def test_a_plan_made_for_a_batch_or_for_heads_fits_no_other():
         mz.attend(q, k, v, mz.plan("stack(causal, full, causal)", mz.Positions.tokens(8)))
 
 
-def test_attention_inside_a_compiled_function():
-    plan = mz.plan("causal", mz.Positions.tokens(8))
-    q, k, v = random_inputs()
-    compiled = torch.compile(lambda q, k, v: 2 * mz.attend(q + 1, k, v, plan), backend="eager")
-    torch.testing.assert_close(compiled(q, k, v), 2 * mz.attend(q + 1, k, v, plan))
+@pytest.mark.parametrize(
+    ("rule", "at"),
+    [
+        ("causal", mz.Positions.tokens(8)),
+        ("full", mz.Positions.tokens(8)),
+        ("causal & window(3)", mz.Positions.packed([3, 5])),
+        ("full", mz.Positions.tokens([5, 8])),
+    ],
+)
+@pytest.mark.parametrize("poisoned", [False, True])
+def test_attention_compiles_into_one_graph_and_stays_the_same(rule, at, poisoned):
+    plan = mz.plan(rule, at, bias="relative(buckets=8)" if "window" in rule else None, heads=2)
+    inputs = random_inputs(grad=True)
+    if poisoned:
+        with torch.no_grad():
+            inputs[1][:, :, 6] = math.nan
+
+    def doubled(q, k, v):
+        return 2 * mz.attend(q + 1, k, v, plan)
+
+    compiled = torch.compile(doubled, backend="aot_eager", fullgraph=True)
+    results = []
+    for function in (doubled, compiled):
+        out = function(*inputs)
+        seen = out[out.isfinite()].sum()
+        results.append([out, *torch.autograd.grad(seen, inputs)] if seen.requires_grad else [out])
+    for expected, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, equal_nan=True)
+    assert out.isnan().any() == poisoned
+    assert all(grad.isfinite().all() for grad in results[1][1:])

@@ -57,7 +57,7 @@ def test_relative_buckets(buckets, max_distance, both_directions, query, key):
     bias = mz.biases.Relative(buckets, max_distance, both_directions, heads=1)
     at, k_at = mz.Positions(index=[query]), mz.Positions(index=[key])
     index = mz.plan("full", at, k_at=k_at, bias=bias).indices
-    assert index.item() == t5_bucket(key - query, buckets, max_distance, both_directions)
+    assert index.rows.item() == t5_bucket(key - query, buckets, max_distance, both_directions)
 
 
 def test_a_learned_table_gets_the_sum_of_its_pairs_gradients():
@@ -70,7 +70,7 @@ def test_a_learned_table_gets_the_sum_of_its_pairs_gradients():
     mz.attend(q, k, v, mz.plan("causal", at, bias=whole, heads=2)).square().sum().backward()
     expected = torch.zeros(2, 8).double()
     for bucket in range(8):
-        expected[:, bucket] = whole.grad.sum(0)[:, plan.indices[0] == bucket].sum(-1)
+        expected[:, bucket] = whole.grad.sum(0)[:, plan.indices.rows[0] == bucket].sum(-1)
     torch.testing.assert_close(bias.weight.grad.double(), expected, atol=1e-5, rtol=1e-5)
     assert bias.weight.grad.abs().max() > 1e-3
 
