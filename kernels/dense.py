@@ -49,4 +49,3 @@ def dense(
     if empty is not None:
         out = out.masked_fill(empty[..., None], 0.0)
     return out.to(dtype)
-

@@ -159,5 +159,6 @@ def test_the_table_of_rules_is_complete() -> None:
 def test_docstring_examples() -> None:
     modules = [importlib.import_module(name) for name in MODULES if not name.endswith(".__main__")]
     shown = [module for module in modules if ">>> " in Path(str(module.__file__)).read_text(encoding="utf-8")]
+    assert shown
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     assert [module.__name__ for module in shown if doctest.testmod(module, optionflags=flags).failed] == []

@@ -90,6 +90,7 @@ class Sum(Bias):
         return tuple(term.indices(q, k) for term in self.terms)
 
     def scores(self, indices: Indices) -> Tensor:
+        assert not isinstance(indices, Index)  # one for each term
         return reduce(add, (term.scores(own) for term, own in zip(self.terms, indices, strict=True)))
 
     def text(self) -> str:

@@ -18,6 +18,9 @@ def parse(text: str | Mask) -> Mask:
     Raises:
         ValueError: unknown names or parameters, values out of range, or anything that is no rule; the message quotes
             the part that is wrong.
+
+    >>> parse("causal & ((window(256)) | sinks(size=4))")
+    causal & (window(256) | sinks(4))
     """
     if isinstance(text, Mask):
         return text
