@@ -22,6 +22,9 @@ from maskzoo.registry import nearest
 MOST_PAIRS = 2**30
 """Query–key pairs (times heads, where heads differ) that a densely evaluated plan may hold: one byte each."""
 
+PAIRS_AT_ONCE = 2**22
+"""Pairs that a predicate is evaluated for at once: its int64 intermediate results then stay within 32 MiB each."""
+
 ALIGNMENTS = ("end", "start", "index")
 
 
@@ -79,6 +82,10 @@ class Plan:
         """The kernel that `attend(backend="auto")` takes when no weights are asked for."""
         return "dense"
 
+    def stored_weights_bytes(self, dtype: torch.dtype = torch.float16) -> int:
+        """What one head's attention weights for one sequence would take if they were stored, as `dense` never does."""
+        return self.query_length * self.key_length * dtype.itemsize
+
     def scores(self) -> Tensor | None:
         """The bias of all pairs, float, broadcasts to [B, H, Tq, Tk]; differentiable in its table."""
         return None if self.bias is None else self.bias.scores(self.indices)
@@ -108,7 +115,8 @@ class Plan:
             f"shared     {'by the whole batch' if self.batch == 1 else f'no: {self.batch} different rows'}, "
             f"{'by all heads' if self.visible.shape[1] == 1 else f'{self.visible.shape[1]} rules, one per head'}",
             f"density    {self.density:.4f} of the pairs visible, {empty} of {rows} query rows empty",
-            f"memory     {self.visible.numel() * self.visible.element_size():,} bytes",
+            f"memory     {self.visible.numel() * self.visible.element_size():,} bytes; stored weights would take "
+            f"{self.stored_weights_bytes():,} bytes a head and sequence in half precision",
             f"kernel     {self.kernel}: {reason}",
         ]
         return "\n".join(lines)
@@ -211,32 +219,33 @@ def _aligned(mask: Mask, q_at: Positions, k_at: Positions, align: str | None) ->
 
 def _last_index(q_at: Positions, of: Positions) -> Tensor:
     """The highest index that each query's segment reaches in `of`: int64 [B, Tq] (−1: nowhere)."""
-    same = q_at.segment[:, :, None] == of.segment[:, None, :]
-    return torch.where(same, of.index[:, None, :], -1).amax(-1)
+    batch = max(q_at.batch, of.batch)
+    q_segment, segment = q_at.segment.expand(batch, -1), of.segment.expand(batch, -1)
+    names, places = torch.unique(torch.cat([q_segment, segment], dim=1), return_inverse=True)
+    q_place, place = places.split([q_at.length, of.length], dim=1)
+    last = torch.full((batch, len(names)), -1, device=of.device)
+    return last.scatter_reduce(1, place, of.index.expand(batch, -1), "amax").gather(1, q_place)
 
 
 class _SideOf:
-    """One side of every pair: the fields of positions, with the other side's dimension added."""
+    """One side of every pair: rows start … stop − 1 of positions, with the other side's dimension added."""
 
-    def __init__(self, rule: str, at: Positions, dim: int) -> None:
-        self._rule, self._at, self._dim = rule, at, dim
+    def __init__(self, rule: str, at: Positions, dim: int, rows: slice = slice(None)) -> None:
+        self._rule, self._at, self._dim, self._rows = rule, at, dim, rows
+        self.slots = at.length
 
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
         at = self._at
         if name == "slot":
-            return torch.arange(at.length, device=at.device)[None].unsqueeze(self._dim)
+            return torch.arange(at.length, device=at.device)[None, self._rows].unsqueeze(self._dim)
         if name not in at.fields:
             raise ValueError(
                 f"{self._rule} reads the field {name!r}, which these positions do not have.{nearest(name, at.fields)} "
                 f"They have {', '.join(at.fields)}; add it by Positions.with_fields({name}=…)"
             )
-        return at.fields[name].unsqueeze(self._dim)
-
-
-def _sides(rule: str, q_at: Positions, k_at: Positions) -> tuple[Any, Any]:
-    return _SideOf(rule, q_at, 2), _SideOf(rule, k_at, 1)
+        return at.fields[name][:, self._rows].unsqueeze(self._dim)
 
 
 def _evaluated(mask: Mask, q_at: Positions, k_at: Positions, alignment: str) -> Plan:
@@ -267,19 +276,29 @@ def _evaluated(mask: Mask, q_at: Positions, k_at: Positions, alignment: str) -> 
 
 
 def _read(rule: Mask, q_at: Positions, k_at: Positions, batch: int) -> Tensor:
-    """Evaluate a predicate, and check that it is one: bool [B, Tq, Tk]."""
-    visible = rule.visible(*_sides(repr(rule), q_at, k_at))
+    """Evaluate a predicate, some queries at a time: bool [B, Tq, Tk]."""
+    text, step = repr(rule), max(1, PAIRS_AT_ONCE // (batch * k_at.length))
+    parts = []
+    for start in range(0, q_at.length, step):
+        rows = slice(start, min(start + step, q_at.length))
+        visible = rule.visible(_SideOf(text, q_at, 2, rows), _SideOf(text, k_at, 1))
+        parts.append(_checked(text, visible, batch, rows.stop - rows.start, k_at.length))
+    return torch.cat(parts, dim=1)
+
+
+def _checked(rule: str, visible: Tensor, batch: int, queries: int, keys: int) -> Tensor:
+    """What a predicate returned, as bool [B, queries, keys], if it is one."""
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
         got = visible.dtype if isinstance(visible, Tensor) else type(visible).__name__
-        raise ValueError(f"{rule!r}: visible must return a boolean tensor (True = visible), got {got}")
+        raise ValueError(f"{rule}: visible must return a boolean tensor (True = visible), got {got}")
     if batch == 1 and visible.dim() == 3:
         batch = visible.shape[0]  # a rule may differ along a batch whose positions are all the same
-    full = (batch, q_at.length, k_at.length)
+    full = (batch, queries, keys)
     try:
         return visible.expand(full)
     except RuntimeError:
         raise ValueError(
-            f"{rule!r}: visible must broadcast to [B, Tq, Tk] = {list(full)}, got {list(visible.shape)}"
+            f"{rule}: visible must broadcast to [B, Tq, Tk] = {list(full)}, got {list(visible.shape)}"
         ) from None
 
 
@@ -306,24 +325,26 @@ def _with_bias(made: Plan, bias: str | Bias | Tensor, heads: int | None, q_at: P
         heads = bias.heads
     if isinstance(bias, Tensor):
         bias = DenseBias(bias, heads=heads)
-        full = (
-            max(made.batch, *bias.values.shape[:-3]) if bias.values.dim() == 4 else made.batch,
-            heads,
-            *made.visible.shape[2:],
-        )
-        try:
-            torch.broadcast_to(bias.values.detach(), full)
-        except RuntimeError:
-            raise ValueError(
-                f"a bias of shape {list(bias.values.shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}"
-            ) from None
+        _check_broadcast(bias.values, made, heads)
     added = parse_bias(bias, heads=heads)
     if added is None:
         return made
     if added.heads != heads:
         raise ValueError(f"the bias {added!r} is made for {added.heads} heads, but there are {heads}")
-    indices = added.indices(*_sides(repr(added), q_at, k_at))
+    text = repr(added)
+    indices = added.indices(_SideOf(text, q_at, 2), _SideOf(text, k_at, 1))
     return replace(made, bias=added, indices=indices)
+
+
+def _check_broadcast(bias: Tensor, made: Plan, heads: int) -> None:
+    batch = max(made.batch, bias.shape[0]) if bias.dim() == 4 else made.batch
+    full = (batch, heads, made.query_length, made.key_length)
+    try:
+        fits = torch.broadcast_shapes(bias.shape, full) == full
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"a bias of shape {list(bias.shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}")
 
 
 def _moved(indices: Indices, device: torch.device | str) -> Indices:

@@ -11,13 +11,15 @@ from torch import Tensor
 class Side(Protocol):
     """The positions on one side of a pair: every field of `Positions` as an int64 tensor.
 
-    A query's fields have shape [B, Tq, 1] and a key's [B, 1, Tk], so that comparing them gives [B, Tq, Tk].
-    Besides the fields, `slot` is the place in the row (0 … T − 1, padding included).
+    A query's fields have shape [B, Tq, 1] and a key's [B, 1, Tk], so that comparing them gives [B, Tq, Tk]. Long rows
+    are read a part at a time: Tq is then the length of the part. Besides the fields, `slot` is the place in the row
+    (0 … T − 1, padding included) and `slots` the length T of the whole row.
     """
 
     index: Tensor
     segment: Tensor
     slot: Tensor
+    slots: int
 
     def __getattr__(self, name: str) -> Tensor: ...
 

@@ -120,7 +120,7 @@ def test_every_rule_and_data_set_is_found_outside_the_checkout(installed: Path, 
     assert all(name in listing for name in ("causal", "window", "alibi", "stdlib", "enwik8"))
 
 
-def test_the_wheel_trains_outside_the_checkout(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_trains_outside_the_checkout(installed: Path, tmp_path: Path) -> None:  # case B40
     run(installed / "bin" / "maskzoo", "train", *TINY, "mask=causal & window(8)", "run_dir=first", folder=tmp_path)
     code = (
         "import maskzoo, maskzoo.kernels, maskzoo.tasks\n"

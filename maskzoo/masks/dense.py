@@ -49,7 +49,7 @@ class Dense(Mask):
         object.__setattr__(self, "values", values.detach().clone())
 
     def visible(self, q: Side, k: Side) -> Tensor:
-        length = (q.slot.shape[1], k.slot.shape[2])
+        length = (q.slots, k.slots)
         for size, wanted in zip(self.values.shape[-2:], length, strict=True):
             if size not in (1, wanted):
                 raise ValueError(

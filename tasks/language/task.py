@@ -116,11 +116,12 @@ class Language:
         return text
 
     def draw_mask(self, path: Path) -> str:
-        """Save the picture of the rule over one short row; returns where."""
+        """Save the picture of the rule over one row; returns where, and a small one in characters."""
         from maskzoo.drawing import draw
 
-        draw(self.module.model.mask, length=min(64, self.config.data.context)).save(path)
-        return str(path)
+        picture = draw(self.module.model.mask, length=min(256, self.config.data.context))
+        picture.save(path)
+        return f"{path}\n{picture.text(width=48)}"
 
 
 def _sizes(known: dict[str, Any], split: str) -> str:

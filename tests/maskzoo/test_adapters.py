@@ -49,7 +49,7 @@ def ours(mask: object, x: torch.Tensor, at: Positions) -> tuple[torch.Tensor, to
     return attend(q, q, q, plan(mask, at), return_weights=True)
 
 
-def test_conventions_of_torch_are_opposites(module: nn.MultiheadAttention) -> None:
+def test_conventions_of_torch_are_opposites(module: nn.MultiheadAttention) -> None:  # case A15
     made, x = plan("causal", Positions.tokens(T)), torch.randn(B, T, H * D)
     assert torch.equal(adapters.to_sdpa(made)[0, 0], LOWER)
     assert torch.equal(adapters.to_multihead(made), ~LOWER)
@@ -85,7 +85,7 @@ def test_from_sdpa_gives_torch_s_attention(seed: int, batch: int, heads: int, ro
     )
 
 
-def test_source_padding_broadcasts_as_b11s_and_target_rules_as_b1tt() -> None:
+def test_source_padding_broadcasts_as_b11s_and_target_rules_as_b1tt() -> None:  # case A5
     source_ids = torch.tensor([[5, 9, 3, 0, 0], [7, 2, 4, 8, 1]])
     target_ids = torch.tensor([[3, 4, 6], [8, 5, 0]])
     source, target = (adapters.from_padding((ids != 0).long()) for ids in (source_ids, target_ids))
@@ -158,7 +158,7 @@ def test_additive_masks_of_any_depth_and_dtype_hide_the_same(value: float, dtype
     assert adapters.from_additive(values) == Dense(LOWER)
 
 
-def test_planes_that_add_to_infinity_compose_as_booleans() -> None:
+def test_planes_that_add_to_infinity_compose_as_booleans() -> None:  # case B6
     lowest = torch.finfo(torch.float32).min
     padding = torch.zeros(B, 1, 1, T)
     padding[0, ..., :2] = lowest

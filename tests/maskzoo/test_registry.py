@@ -57,6 +57,7 @@ def test_a_rule_that_reads_a_missing_field_says_so(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_imports_a_missing_package_is_named_with_its_file_and_the_error(tmp_path: Path) -> None:
+    """Case B32."""
     file = write(
         tmp_path / "broken.py", SPEAKER.replace("same_speaker", "half_done") + "\n    import no_such_package_\n"
     )

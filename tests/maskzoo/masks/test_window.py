@@ -2,7 +2,7 @@ from maskzoo import Positions, plan
 from maskzoo.masks import Window
 
 
-def test_size_counts_the_query_itself() -> None:
+def test_size_counts_the_query_itself() -> None:  # case B12
     visible = plan("window(3)", Positions.tokens(8)).visible[0, 0]
     assert visible.sum(1).tolist() == [1, 2, 3, 3, 3, 3, 3, 3]
     assert visible.diagonal().all()

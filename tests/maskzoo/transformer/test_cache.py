@@ -27,7 +27,7 @@ def decoded(model, tokens, first, at=None):
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 2, 7, 16), (1, 1, 4, 1, 8)])
-def test_bytes_follow_the_formula(shape):
+def test_bytes_follow_the_formula(shape):  # case A8
     B, L, H, T, d = shape
     config = TransformerConfig(layers=L, heads=8, kv_heads=H, width=8 * d, context=64)
     for dtype, s in ((torch.float32, 4), (torch.bfloat16, 2), (torch.float64, 8)):

@@ -10,7 +10,7 @@ from maskzoo.transformer.positional import LearnedPositions, RotaryPositions, Si
 INDEX = torch.tensor([[0, 1, 2, 7, 100, 3]])
 
 
-def test_sinusoidal_values_are_those_of_the_paper():
+def test_sinusoidal_values_are_those_of_the_paper():  # case A7
     width = 6
     encoded = SinusoidalPositions(width)(INDEX, torch.float64)
     for place, t in enumerate(INDEX[0].tolist()):
@@ -26,7 +26,7 @@ def test_sinusoidal_single_precision_stays_close_to_double():
     assert_close(encode(index).double(), encode(index, torch.float64), atol=2e-4, rtol=0)
 
 
-def test_sinusoidal_positions_stay_in_place_when_rows_move():
+def test_sinusoidal_positions_stay_in_place_when_rows_move():  # case A7
     x = torch.randn(1, 6, 8)
     encoded = SinusoidalPositions(8)(torch.arange(6)[None])
     order = torch.tensor([3, 0, 1, 5, 4, 2])

@@ -85,6 +85,7 @@ def test_a_run_leaves_all_its_outputs(configured: Configured, capsys: pytest.Cap
         assert word in before
     assert "maskzoo train resume=true run_dir=run" in after
     assert "maskzoo generate checkpoint=run" in after
+    assert "query key" in after
     assert "GPU available" not in printed.err + printed.out
     assert "Tip" not in printed.err + printed.out
 
