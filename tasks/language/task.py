@@ -84,7 +84,7 @@ class Language:
             "model": f"{parameters:,} parameters: {shape.layers} layers, width {shape.width}, {heads}, "
             f"{shape.norm_position}-{shape.norm}, {shape.activation}, {shape.position} positions",
             "rule": explained["rule"],
-            "visible": explained["density"],
+            "visible": f"{explained['density']} (first batch)",
             "bias": explained["bias"],
             "kernel": explained["kernel"],
             "step": f"{tokens:,} tokens: {data.batch_size} rows × {data.context} tokens"
