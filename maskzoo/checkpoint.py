@@ -79,7 +79,7 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"cannot read the checkpoint {file}: {error.strerror or error}") from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].split(". ")[0]  # torch goes on about its own insides
         raise ValueError(f"cannot read the checkpoint {file}; it may be truncated ({reason})") from error
     about = checkpoint.get("maskzoo") if isinstance(checkpoint, dict) else None
     if not isinstance(about, dict) or "state_dict" not in checkpoint:

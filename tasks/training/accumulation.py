@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +45,7 @@ class Spent:
         self.seconds += seconds
 
 
-class AccumulatingModule(LightningModule):
+class AccumulatingModule(LightningModule, ABC):
     """A model in training: subclasses say what a batch's summed loss is and how many targets it counts.
 
     Gradients of sums are added over `accumulate` batches and divided once by the targets of all of them, so that
@@ -74,13 +75,13 @@ class AccumulatingModule(LightningModule):
         self._spent = Spent()
         self._mark = time.perf_counter()
 
+    @abstractmethod
     def summed_loss(self, batch: Any) -> tuple[Tensor, int]:
         """The sum of the losses of the counted targets, a scalar attached to the graph, and their number."""
-        raise NotImplementedError
 
+    @abstractmethod
     def row_losses(self, batch: Any) -> Tensor:
         """The summed loss of each row of a batch, [B]; read only to say where a loss is not finite."""
-        raise NotImplementedError
 
     @property
     def between_steps(self) -> bool:
