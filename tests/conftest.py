@@ -1,3 +1,5 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -8,3 +10,11 @@ torch.set_num_threads(1)  # the tensors of these tests are too small for more
 def seeded() -> None:
     """Random inputs are fresh for each test function and the same in each run."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is read from, or left in, the cache folder of whoever runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MASKZOO_DATA", str(tmp_path_factory.mktemp("data")))
+        yield
