@@ -91,9 +91,8 @@ def _stream(
     stop: int | None,
 ) -> Iterator[list[int | None]]:
     context = model.config.context
-    reading = {
-        row: _window(text, context) for row, text in enumerate(texts)
-    }  # how many last tokens of each live text are read
+    # How many last tokens of each live text are read.
+    reading = {row: _window(text, context) for row, text in enumerate(texts)}
     with evaluating(model):
         logits, cache, slots = _read(model, texts, reading, max_new_tokens)
     for remaining in range(max_new_tokens - 1, -1, -1):

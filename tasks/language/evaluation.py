@@ -99,9 +99,8 @@ def evaluate_split(
     windows = [window for number, ids in enumerate(sequences) for window in _windows(number, len(ids), context, stride)]
     if not windows:
         raise ValueError("nothing to evaluate: no sequence has two tokens or more")
-    windows.sort(
-        key=lambda window: -window.length
-    )  # alike lengths together; the longest first shows what memory it takes
+    # Alike lengths together; the longest first shows what memory it takes.
+    windows.sort(key=lambda window: -window.length)
     device = next(model.parameters()).device
     total = sum(window.end - window.counted for window in windows)
     nats, tokens, n_bytes, started = 0.0, 0, 0, time.perf_counter()

@@ -111,7 +111,7 @@ def test_nothing_in_a_file_is_ever_run(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-def refused(tmp_path, checkpoint, message):
+def assert_refused(tmp_path, checkpoint, message):
     path = tmp_path / "bad.ckpt"
     torch.save(checkpoint, path)
     with pytest.raises(ValueError, match=message) as error:
@@ -120,35 +120,37 @@ def refused(tmp_path, checkpoint, message):
 
 
 def test_a_checkpoint_of_another_program_is_refused(tmp_path, model):
-    refused(tmp_path, {"state_dict": model.state_dict()}, 'no "maskzoo" entry')
-    refused(tmp_path, [1, 2, 3], 'no "maskzoo" entry')
+    assert_refused(tmp_path, {"state_dict": model.state_dict()}, 'no "maskzoo" entry')
+    assert_refused(tmp_path, [1, 2, 3], 'no "maskzoo" entry')
 
 
 def test_other_formats_and_tasks_are_refused(tmp_path, model):
-    refused(tmp_path, checkpoint_of(model, format=2), "format 2; this version of maskzoo reads format 1")
-    refused(tmp_path, checkpoint_of(model, task="graphs"), "task 'graphs', which is no language model")
+    assert_refused(tmp_path, checkpoint_of(model, format=2), "format 2; this version of maskzoo reads format 1")
+    assert_refused(tmp_path, checkpoint_of(model, task="graphs"), "task 'graphs', which is no language model")
 
 
 def test_a_missing_description_is_named(tmp_path, model):
     checkpoint = checkpoint_of(model)
     del checkpoint["maskzoo"]["mask"]
-    refused(tmp_path, checkpoint, "does not describe its model fully: mask missing")
+    assert_refused(tmp_path, checkpoint, "does not describe its model fully: mask missing")
 
 
 def test_an_unknown_model_option_is_named(tmp_path, model):
     checkpoint = checkpoint_of(model)
     checkpoint["maskzoo"]["model"]["layer"] = 2
-    refused(tmp_path, checkpoint, r"'layer', which this version does not know\. Did you mean 'layers'")
+    assert_refused(tmp_path, checkpoint, r"'layer', which this version does not know\. Did you mean 'layers'")
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path, model):
     missing = checkpoint_of(model)
     del missing["state_dict"]["model.embedding.weight"]
-    refused(tmp_path, missing, "missing: embedding.weight")
+    assert_refused(tmp_path, missing, "missing: embedding.weight")
     extra = checkpoint_of(model)
     extra["state_dict"]["model.spare"] = torch.zeros(1)
-    refused(tmp_path, extra, "not in the model: spare")
-    refused(tmp_path, checkpoint_of(model, vocabulary=10), r"embedding.weight.*shape \[9, 32\].*needs \[10, 32\]")
+    assert_refused(tmp_path, extra, "not in the model: spare")
+    assert_refused(
+        tmp_path, checkpoint_of(model, vocabulary=10), r"embedding.weight.*shape \[9, 32\].*needs \[10, 32\]"
+    )
 
 
 def test_weights_of_other_modules_beside_the_model_are_left_alone(tmp_path, model):
@@ -181,10 +183,10 @@ def test_plugins_that_a_checkpoint_names_are_loaded_first(tmp_path):
 
 
 def test_a_plugin_that_is_gone_is_named(tmp_path, model):
-    refused(
+    assert_refused(
         tmp_path, checkpoint_of(model, plugins=[str(tmp_path / "gone.py")]), r"plugin file .*gone\.py.* does not exist"
     )
 
 
 def test_a_rule_whose_plugin_is_unknown_is_named(tmp_path, model):
-    refused(tmp_path, checkpoint_of(model, mask="never_registered"), "unknown mask 'never_registered'")
+    assert_refused(tmp_path, checkpoint_of(model, mask="never_registered"), "unknown mask 'never_registered'")
