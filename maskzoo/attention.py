@@ -7,11 +7,13 @@ from typing import Literal, overload
 from torch import Tensor
 
 from maskzoo.kernels.dense import dense
+from maskzoo.kernels.edges import edges
 from maskzoo.kernels.reference import reference
+from maskzoo.kernels.tiled import tiled
 from maskzoo.planning import Plan
 from maskzoo.registry import nearest
 
-BACKENDS = ("auto", "reference", "dense")
+BACKENDS = ("auto", "reference", "dense", "tiled", "edges")
 
 
 @overload
@@ -60,7 +62,8 @@ def attend(
         plan: made by `maskzoo.plan` for positions of these lengths.
         scale: factor of q·k; 1/√D by default.
         dropout_p: probability of dropping an attention weight (0 ≤ p < 1); give 0 in evaluation.
-        backend: "auto", "dense" or "reference" (float64 inside; the only one that returns weights).
+        backend: "auto" takes the kernel that the plan names; "dense", "tiled" (tiles of visible pairs), "edges" (a list
+            of visible pairs) or "reference" (float64 inside; the only one that returns weights).
         return_weights: also return the weights that multiplied v, [B, H, Tq, Tk].
 
     Returns:
@@ -74,11 +77,22 @@ def attend(
         raise ValueError(f"dropout_p must be at least 0 and below 1, was {dropout_p!r}")
     if backend not in BACKENDS:
         raise ValueError(f"unknown backend {backend!r}.{nearest(backend, BACKENDS)} Known: {', '.join(BACKENDS)}")
-    if return_weights and backend == "dense":
-        raise ValueError("backend='dense' never forms the weights; ask for them with backend='auto' or 'reference'")
+    kernel = plan.kernel if backend == "auto" else backend
+    if return_weights:
+        if backend not in ("auto", "reference"):
+            raise ValueError(
+                f"backend={backend!r} never forms the weights; ask for them with backend='auto' or 'reference'"
+            )
+        kernel = "reference"
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if kernel in ("tiled", "edges"):
+        if plan.bias is not None:
+            raise ValueError(f"backend={kernel!r} adds no bias, and the plan has {plan.bias!r}; use 'auto' or 'dense'")
+        if kernel == "tiled":
+            return tiled(q, k, v, plan.tiles, scale=scale, dropout_p=dropout_p)
+        return edges(q, k, v, plan.pairs, scale=scale, dropout_p=dropout_p)
     bias = plan.scores()
-    if backend == "reference" or return_weights:
+    if kernel == "reference":
         out, weights = reference(q, k, v, plan.visible, bias, scale=scale, dropout_p=dropout_p)
         return (out, weights) if return_weights else out
     return dense(q, k, v, plan.visible, plan.empty, bias, form=plan.form, scale=scale, dropout_p=dropout_p)
@@ -90,10 +104,10 @@ def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:
         raise ValueError(f"q, k and v must have shape [B, H, T, D]; got {shapes}")
     if not q.dtype == k.dtype == v.dtype or not q.dtype.is_floating_point:
         raise ValueError(f"q, k and v must share one float dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
-    if not q.device == k.device == v.device == plan.visible.device:
+    if not q.device == k.device == v.device == plan.device:
         raise ValueError(
             f"q, k, v and the plan must be on one device; got {q.device}, {k.device}, {v.device} and "
-            f"{plan.visible.device} (move the plan with plan.to(device))"
+            f"{plan.device} (move the plan with plan.to(device))"
         )
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError(f"q, k and v do not fit each other: {shapes}")

@@ -9,7 +9,9 @@ from maskzoo.masks.cross import Cross
 from maskzoo.masks.dense import Dense
 from maskzoo.masks.dilated import Dilated
 from maskzoo.masks.full import Full
+from maskzoo.masks.listed import Listed
 from maskzoo.masks.padding import Padding
+from maskzoo.masks.pairs import Pairs
 from maskzoo.masks.parsing import parse
 from maskzoo.masks.prefix import Prefix
 from maskzoo.masks.random import Random
@@ -27,8 +29,10 @@ __all__ = [
     "Dense",
     "Dilated",
     "Full",
+    "Listed",
     "Mask",
     "Padding",
+    "Pairs",
     "Prefix",
     "Random",
     "SameSegment",

@@ -32,6 +32,14 @@ class Mask:
     crosses_segments: ClassVar[bool] = False
     """The rule lifts the boundary between segments that every plan otherwise adds."""
 
+    needs_sequence: ClassVar[bool] = False
+    """The rule reads `q.sequence`, the place of the sequence in the batch, so that equal sequences may differ."""
+
+    @property
+    def batch(self) -> int:
+        """How many sequences the rule itself is made for; 1 for rules that serve any batch."""
+        return 1
+
     def visible(self, q: Side, k: Side) -> Tensor:
         """Which pairs are visible, as a boolean tensor that broadcasts to [B, Tq, Tk]."""
         raise TypeError(f"{type(self).__name__} is a mask without a rule: write its visible(self, q, k)")

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ class Dense(Mask):
         ValueError: no boolean tensor, or not of two or three dimensions; when planned, sizes other than the positions'.
     """
 
+    needs_sequence: ClassVar[bool] = True
+
     values: Tensor
 
     def __post_init__(self) -> None:
@@ -48,6 +51,10 @@ class Dense(Mask):
             )
         object.__setattr__(self, "values", values.detach().clone())
 
+    @property
+    def batch(self) -> int:
+        return self.values.shape[0] if self.values.dim() == 3 else 1
+
     def visible(self, q: Side, k: Side) -> Tensor:
         length = (q.slots, k.slots)
         for size, wanted in zip(self.values.shape[-2:], length, strict=True):
@@ -56,7 +63,10 @@ class Dense(Mask):
                     f"{self!r} has {self.values.shape[-2]} queries and {self.values.shape[-1]} keys, but the positions "
                     f"have {length[0]} and {length[1]}"
                 )
-        return self.values.to(q.slot.device).expand(*self.values.shape[:-2], *length)[..., q.slot[0], k.slot[0]]
+        values = self.values.to(q.slot.device).expand(*self.values.shape[:-2], *length)
+        if values.dim() == 2:
+            return values[q.slot, k.slot]
+        return values[q.sequence if self.batch > 1 else torch.zeros_like(q.sequence), q.slot, k.slot]
 
     def text(self) -> str:
         return f"dense({list(self.values.shape)})"

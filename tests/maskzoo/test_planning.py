@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import maskzoo as mz
-import maskzoo.planning
 
 
 def visible(rule, at, **options):
@@ -159,28 +158,10 @@ def test_a_rule_that_is_no_value_is_refused():
         mz.plan(Changing(3), mz.Positions.tokens(3))
 
 
-@pytest.mark.parametrize(
-    "rule", ["causal & window(3)", "random(0.5)", "prefix(2)", "stack(causal, sinks(1))", "across_segments"]
-)
-@pytest.mark.parametrize("at", [mz.Positions.packed([3, 4], padded_to=8), mz.Positions.tokens([5, 8], side="left")])
-def test_long_rows_are_read_in_parts_with_the_same_result(rule, at, monkeypatch):
-    brought = mz.masks.Dense(torch.rand(at.batch, 8, 8) > 0.5)
-    k_at = mz.Positions.tokens(6)
-
-    def results():
-        mz.planning._kept.clear()
-        plans = [mz.plan(rule, at), mz.plan(brought, at), mz.plan("causal", at, k_at=k_at)]
-        return [plan.visible for plan in plans]
-
-    whole = results()
-    monkeypatch.setattr(mz.planning, "PAIRS_AT_ONCE", 20)
-    for expected, got in zip(whole, results(), strict=True):
-        assert torch.equal(expected, got)
-
-
-def test_more_pairs_than_a_dense_plan_may_hold():
+def test_pairs_are_written_out_only_where_they_fit():
+    plan = mz.plan("causal", mz.Positions.tokens(40_000))
     with pytest.raises(ValueError, match=r"causal.*40,000 queries × 40,000 keys.*1,600,000,000 bytes"):
-        mz.plan("causal", mz.Positions.tokens(40_000))
+        print(plan.visible.shape)
 
 
 def test_plans_travel():
@@ -189,14 +170,12 @@ def test_plans_travel():
     for other in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan), plan.to("cpu")):
         assert torch.equal(other.visible, plan.visible) and other.rule == plan.rule
         assert torch.equal(other.scores(), plan.scores())
-    moved = mz.plan("causal & window(2)", at).to("meta")
-    assert moved.visible.is_meta and moved.empty.is_meta
+    assert plan.to("meta").visible.is_meta
 
 
 @pytest.mark.parametrize(("length", "mebibytes"), [(4096, 32), (8192, 128)])
 def test_what_stored_weights_would_take(length, mebibytes):  # case A9
-    visible = torch.ones(1, 1, 1, 1, dtype=torch.bool).expand(1, 1, length, length)
-    plan = mz.Plan(rule="full", visible=visible, empty=None, form="full", alignment="")
+    plan = mz.plan("full", mz.Positions.tokens(length))
     assert plan.stored_weights_bytes(torch.float16) == mebibytes * 2**20
     small = mz.plan("causal", mz.Positions.tokens(100))
     weights = mz.attend(*[torch.zeros(1, 1, 100, 8)] * 3, small, return_weights=True)[1]
@@ -209,7 +188,7 @@ def test_explain_says_what_runs():
         "causal & window(4) & padding & same_segment",
         "alibi",
         "10 queries × 10 keys",
-        "density    0.2800",
+        "density    0.28 ",
         "dense",
     ):
         assert part in text

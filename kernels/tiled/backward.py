@@ -1,0 +1,76 @@
+"""The backward pass: weights are computed again, chunk by chunk, from the sums that the forward pass left."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from maskzoo.kernels.tiled.dropout import Dropout
+from maskzoo.kernels.tiled.masks import Masks
+from maskzoo.kernels.tiled.operands import add_keys, keys_of, put_rows, rows_of
+from maskzoo.kernels.tiled.products import product
+from maskzoo.kernels.tiled.schedule import Block
+
+
+def backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    logsum: Tensor,
+    delta: Tensor,
+    blocks: list[Block],
+    masks: Masks,
+    dropout: Dropout | None,
+    needed: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of q (as it is scaled), k and v.
+
+    Args:
+        grad: gradient of what `forward` returns, [S, rows, Dv].
+        q, k, v: as in `forward`.
+        logsum: [S, rows] from `forward`; +inf for rows that are to get and give no gradient.
+        delta: Σ out · grad of each row, [S, rows].
+        masks: of scores that lie keys × rows.
+        needed: which gradients are wanted, of q, k and v.
+    """
+    dq, dk, dv = (torch.zeros_like(x) if wanted else None for x, wanted in zip((q, k, v), needed, strict=True))
+    for block in blocks:
+        x, g = rows_of(q, block), rows_of(grad, block)
+        own_logsum, own_delta = (rows_of(row, block)[:, None] for row in (logsum, delta))
+        row_numbers = None if dropout is None else rows_of(dropout.rows, block)[:, None]
+        own_dq = None
+        for chunk in block.chunks:
+            keys = keys_of(k, block, chunk)
+            # Scores lie keys × rows: the gradients of keys and values then are plain products.
+            weights = product(keys, x.mT).sub_(own_logsum).exp2_()
+            masks.zero(weights, chunk.codes)
+            kept = weights
+            if dropout is not None and row_numbers is not None:
+                key_numbers = keys_of(dropout.keys, block, chunk)[..., None]
+                kept = weights.clone()
+                dropout.zero(kept, row_numbers, key_numbers)
+            if dv is not None:
+                add_keys(dv, block, chunk, product(kept, g))
+            if dq is None and dk is None:
+                continue
+            slope = product(keys_of(v, block, chunk), g.mT)
+            if dropout is not None and row_numbers is not None:
+                dropout.zero(slope, row_numbers, key_numbers)
+            slope.sub_(own_delta).mul_(weights)
+            # Again: in a hidden pair the product may have been inf or NaN.
+            masks.zero(slope, chunk.codes)
+            if dk is not None:
+                add_keys(dk, block, chunk, product(slope, x))
+            if dq is not None:
+                own = product(keys.mT, slope)
+                own_dq = own if own_dq is None else own_dq.add_(own)
+        if dq is not None and own_dq is not None:
+            put_rows(dq, block, own_dq.mT)
+    # The scores are powers of 2.
+    for gradient in (dq, dk):
+        if gradient is not None:
+            gradient.mul_(math.log(2))
+    return dq, dk, dv

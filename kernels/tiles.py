@@ -1,0 +1,153 @@
+"""`Tiles`: which pairs are visible, as runs of square tiles. What the planner makes and the sparse kernels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FULL = -1
+"""In `Runs.pattern`: every pair of the run's tiles is visible."""
+
+
+class Runs(NamedTuple):
+    """Neighbouring tiles of each line of tiles (one query tile, or one key tile), in ascending order.
+
+    Attributes:
+        start: int64 [G·n + 1]: the runs of line t of group g are start[g·n + t] … start[g·n + t + 1] − 1.
+        first: int32 [N]: the first tile of the run.
+        count: int32 [N]: how many tiles; 1 where there is a pattern.
+        pattern: int32 [N]: the run's pattern, or FULL.
+    """
+
+    start: Tensor
+    first: Tensor
+    count: Tensor  # type: ignore[assignment]  # a tuple's own count is never used
+    pattern: Tensor
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Visible pairs of Tq queries × Tk keys, cut into tiles of `size` × `size`; empty tiles are left out.
+
+    A tile that reaches over the last query or key counts as full if all pairs that do exist are visible; in a pattern
+    the pairs beyond are not set.
+
+    Attributes:
+        size: side of a tile, a multiple of 8.
+        queries, keys: Tq, Tk.
+        group: int64 [B or 1, H or 1]: which group of lines a sequence and head reads.
+        rows: runs of key tiles, by query tile.
+        columns: runs of query tiles, by key tile.
+        patterns: uint8 [P, size, size / 8]: each distinct partial tile, queries by keys; key 8c + b is bit b of byte c.
+    """
+
+    size: int
+    queries: int
+    keys: int
+    group: Tensor
+    rows: Runs
+    columns: Runs
+    patterns: Tensor
+
+    @property
+    def query_tiles(self) -> int:
+        """Tiles along the queries."""
+        return -(-self.queries // self.size)
+
+    @property
+    def key_tiles(self) -> int:
+        """Tiles along the keys."""
+        return -(-self.keys // self.size)
+
+    @property
+    def groups(self) -> int:
+        """G: how many different rules the sequences and heads have between them."""
+        return (len(self.rows.start) - 1) // self.query_tiles
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all arrays."""
+        arrays = (self.group, self.patterns, *self.rows, *self.columns)
+        return sum(array.numel() * array.element_size() for array in arrays)
+
+    def to(self, device: torch.device | str) -> Tiles:
+        """The same on another device."""
+        return replace(
+            self,
+            group=self.group.to(device),
+            patterns=self.patterns.to(device),
+            rows=Runs(*(array.to(device) for array in self.rows)),
+            columns=Runs(*(array.to(device) for array in self.columns)),
+        )
+
+
+def unpacked(patterns: Tensor) -> Tensor:
+    """Patterns as bool [P, size, size]."""
+    bits = torch.arange(8, dtype=torch.uint8, device=patterns.device)
+    return (patterns[..., None] >> bits & 1).bool().flatten(2)
+
+
+def packed(patterns: Tensor) -> Tensor:
+    """bool [P, size, size] as bits: uint8 [P, size, size / 8]."""
+    weights = 1 << torch.arange(8, dtype=torch.uint8, device=patterns.device)
+    return (patterns.unflatten(2, (-1, 8)) * weights).sum(-1, dtype=torch.uint8)
+
+
+def codes(tiles: Tiles) -> Tensor:
+    """One number for each tile: 0 empty, 1 full, 2 + its pattern: int32 [G, query tiles, key tiles]."""
+    start, first, count, pattern = tiles.rows
+    line = torch.repeat_interleave(torch.arange(len(start) - 1, device=start.device), start.diff())
+    run = torch.repeat_interleave(torch.arange(len(first), device=start.device), count)
+    begin = count.cumsum(0) - count
+    tile = first[run] + torch.arange(len(run), device=start.device) - begin[run]
+    dense = torch.zeros(len(start) - 1, tiles.key_tiles, dtype=torch.int32, device=start.device)
+    dense[line[run], tile] = pattern[run] + 2
+    return dense.view(tiles.groups, tiles.query_tiles, tiles.key_tiles)
+
+
+def visible(tiles: Tiles) -> Tensor:
+    """Every pair: bool [B or 1, H or 1, Tq, Tk]."""
+    table = torch.cat([torch.zeros_like(tiles.patterns[:1]), torch.zeros_like(tiles.patterns[:1]), tiles.patterns])
+    if len(tiles.patterns) == 0:
+        table = tiles.patterns.new_zeros(2, tiles.size, tiles.size // 8)
+    table[1] = 255
+    pairs = unpacked(table)[codes(tiles).long()].permute(0, 1, 3, 2, 4)  # [G, nq, size, nk, size]
+    return pairs.flatten(3, 4).flatten(1, 2)[:, : tiles.queries, : tiles.keys][tiles.group]
+
+
+def from_visible(pairs: Tensor, size: int) -> Tiles:
+    """Tiles of visible pairs that are at hand as bool [B or 1, H or 1, Tq, Tk]."""
+    batch, heads, queries, keys = pairs.shape
+    flat = pairs.flatten(0, 1)
+    padding = (0, -keys % size, 0, -queries % size)
+    cut = F.pad(flat, padding).unflatten(2, (-1, size)).unflatten(1, (-1, size)).transpose(2, 3)
+    exists = F.pad(torch.ones_like(flat[:1]), padding).unflatten(2, (-1, size)).unflatten(1, (-1, size)).transpose(2, 3)
+    some, every = cut.any(-1).any(-1), (cut | ~exists).all(-1).all(-1)  # [G, nq, nk]
+    distinct, which = torch.unique(packed(cut[some & ~every]), dim=0, return_inverse=True)
+    code = every.int() * (some.int())
+    code[some & ~every] = which.int() + 2
+    return Tiles(
+        size=size,
+        queries=queries,
+        keys=keys,
+        group=torch.arange(batch * heads, device=pairs.device).view(batch, heads),
+        rows=runs(code.flatten(0, 1)),
+        columns=runs(code.mT.flatten(0, 1)),
+        patterns=distinct,
+    )
+
+
+def runs(code: Tensor) -> Runs:
+    """Runs of lines of tiles that are written out as in `codes`: int32 [lines, tiles]."""
+    line, tile = code.nonzero(as_tuple=True)
+    value = code[line, tile] - 2
+    fresh = torch.ones_like(line, dtype=torch.bool)
+    fresh[1:] = (line[1:] != line[:-1]) | (tile[1:] != tile[:-1] + 1) | (value[1:] != FULL) | (value[:-1] != FULL)
+    begin = fresh.nonzero()[:, 0]
+    count = torch.diff(begin, append=begin.new_tensor([len(line)]))
+    start = torch.searchsorted(line[begin], torch.arange(len(code) + 1, device=code.device))
+    return Runs(start, tile[begin].int(), count.int(), value[begin].int())

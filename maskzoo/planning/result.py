@@ -1,0 +1,168 @@
+"""`Plan`: mask and bias for given positions, worked out once and used by every layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from maskzoo.biases.base import Bias, Index, Indices
+from maskzoo.kernels.pairs import Pairs
+from maskzoo.kernels.tiles import Tiles
+from maskzoo.planning.visibility import Visibility
+
+MOST_DENSE_PAIRS = 2**30
+"""Query–key pairs, times heads where heads differ, that may be written out one byte each."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which pairs are visible, and their bias, for positions of given lengths. Made by `maskzoo.plan`.
+
+    Attributes:
+        rule: the whole effective rule, as text.
+        visibility: the visible pairs, as tiles, as a list, or written out.
+        alignment: how query indices were placed against the keys', in words.
+        kernel: the kernel that `attend(backend="auto")` takes when no weights are asked for.
+        reason: why that kernel, in words.
+        bias: the bias, whose table may be learned.
+        indices: the bias's table indices for these positions.
+    """
+
+    rule: str
+    visibility: Visibility
+    alignment: str
+    kernel: str
+    reason: str
+    bias: Bias | None = None
+    indices: Indices = ()
+
+    @property
+    def query_length(self) -> int:
+        """Tq."""
+        return self.visibility.shape[2]
+
+    @property
+    def key_length(self) -> int:
+        """Tk."""
+        return self.visibility.shape[3]
+
+    @property
+    def batch(self) -> int:
+        """B; 1 serves any batch."""
+        return self.visibility.shape[0]
+
+    @property
+    def rules(self) -> int:
+        """H where heads have rules of their own, else 1."""
+        return self.visibility.shape[1]
+
+    @property
+    def heads(self) -> int | None:
+        """H where the rule or the bias is made for a number of heads, else None."""
+        if self.bias is not None:
+            return self.bias.heads
+        return self.rules if self.rules > 1 else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the plan's arrays are."""
+        return self.visibility.device
+
+    @property
+    def visible(self) -> Tensor:
+        """Every pair: bool [B or 1, H or 1, Tq, Tk].
+
+        Raises:
+            ValueError: more pairs than may be written out.
+        """
+        batch, rules, queries, keys = self.visibility.shape
+        if batch * rules * queries * keys > MOST_DENSE_PAIRS:
+            raise ValueError(
+                f"the rule {self.rule} over {queries:,} queries × {keys:,} keys × {batch * rules} would take "
+                f"{batch * rules * queries * keys:,} bytes with every pair written out, as backend='dense', "
+                f"'reference' and returned weights need it; at most {MOST_DENSE_PAIRS:,} are allowed. Use "
+                "backend='tiled' or 'edges', shorter rows or a smaller batch"
+            )
+        return self.visibility.dense
+
+    @property
+    def tiles(self) -> Tiles:
+        """Visible pairs as runs of tiles."""
+        return self.visibility.tiles
+
+    @property
+    def pairs(self) -> Pairs:
+        """Visible pairs as a list."""
+        return self.visibility.pairs
+
+    @property
+    def empty(self) -> Tensor | None:
+        """bool [B or 1, H or 1, Tq]: queries that see nothing; None when there are none."""
+        return self.visibility.empty
+
+    @property
+    def form(self) -> str:
+        """What is known of the whole: "full" (every pair), "causal" (the lower triangle of a square) or "any"."""
+        return self.visibility.form
+
+    @property
+    def density(self) -> float:
+        """The share of all pairs that are visible."""
+        return self.visibility.seen.double().mean().item() / self.key_length
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the plan's arrays."""
+        return self.visibility.bytes
+
+    def stored_weights_bytes(self, dtype: torch.dtype = torch.float16) -> int:
+        """What one head's attention weights for one sequence would take if they were stored, as no fast kernel does."""
+        return self.query_length * self.key_length * dtype.itemsize
+
+    def scores(self) -> Tensor | None:
+        """The bias of all pairs, float, broadcasts to [B, H, Tq, Tk]; differentiable in its table."""
+        return None if self.bias is None else self.bias.scores(self.indices)
+
+    def to(self, device: torch.device | str) -> Plan:
+        """This plan on another device; the bias is a module and moves with its model."""
+        return replace(self, visibility=self.visibility.to(device), indices=_moved(self.indices, device))
+
+    def explain(self) -> str:
+        """The effective rule, its tiles, size and density, and the kernel with the reason for it, as lines of text."""
+        batch, rules, queries, keys = self.visibility.shape
+        empty = 0 if self.empty is None else int(self.empty.sum())
+        lines = [
+            f"rule       {self.rule}",
+            f"bias       {'none' if self.bias is None else repr(self.bias)}",
+            f"positions  {queries:,} queries × {keys:,} keys, {self.alignment}",
+            f"shared     {'by the whole batch' if batch == 1 else f'no: {batch} different rows'}, "
+            f"{'by all heads' if rules == 1 else f'{rules} rules, one per head'}",
+            f"density    {self.density:.4g} of the pairs visible, {empty:,} of {batch * rules * queries:,} rows empty",
+            self._tiles_line(),
+            f"memory     {self.bytes:,} bytes; stored weights would take "
+            f"{self.stored_weights_bytes():,} bytes a head and sequence in half precision",
+            f"kernel     {self.kernel}: {self.reason}",
+        ]
+        return "\n".join(lines)
+
+    def _tiles_line(self) -> str:
+        if isinstance(self.visibility.found, Pairs):
+            return (
+                f"pairs      {len(self.pairs.key):,} in a list, for {self.pairs.groups} groups of sequences and heads"
+            )
+        tiles = self.tiles
+        partial = int((tiles.rows.pattern >= 0).sum())
+        full = int(tiles.rows.count.sum()) - partial
+        empty = tiles.groups * tiles.query_tiles * tiles.key_tiles - full - partial
+        return (
+            f"tiles      {tiles.size} × {tiles.size}: {empty:,} empty, {full:,} full, {partial:,} partial with "
+            f"{len(tiles.patterns):,} patterns, for {tiles.groups} groups of sequences and heads"
+        )
+
+
+def _moved(indices: Indices, device: torch.device | str) -> Indices:
+    if isinstance(indices, Index):
+        return Index(indices.rows.to(device), indices.entries)
+    return tuple(_moved(own, device) for own in indices)
