@@ -127,7 +127,8 @@ def from_visible(pairs: Tensor, size: int) -> Tiles:
     cut = F.pad(flat, padding).unflatten(2, (-1, size)).unflatten(1, (-1, size)).transpose(2, 3)
     exists = F.pad(torch.ones_like(flat[:1]), padding).unflatten(2, (-1, size)).unflatten(1, (-1, size)).transpose(2, 3)
     some, every = cut.any(-1).any(-1), (cut | ~exists).all(-1).all(-1)  # [G, nq, nk]
-    distinct, which = torch.unique(packed(cut[some & ~every]), dim=0, return_inverse=True)
+    bits = packed(cut[some & ~every])
+    distinct, which = unique_rows(bits.flatten(1))
     code = every.int() * (some.int())
     code[some & ~every] = which.int() + 2
     return Tiles(
@@ -137,8 +138,26 @@ def from_visible(pairs: Tensor, size: int) -> Tiles:
         group=torch.arange(batch * heads, device=pairs.device).view(batch, heads),
         rows=runs(code.flatten(0, 1)),
         columns=runs(code.mT.flatten(0, 1)),
-        patterns=distinct,
+        patterns=distinct.view(-1, size, size // 8),
     )
+
+
+def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct rows of uint8 [N, W], W a multiple of 8, and which of them each row is: int64 [N].
+
+    Rows are compared by a 64-bit hash, and then in full: torch's own function for this sorts whole rows.
+    """
+    words = rows.contiguous().view(torch.int64)
+    factors = torch.arange(1, words.shape[1] + 1, device=rows.device) * -7046029254386353131 | 1
+    mixed = words ^ (words >> 29)
+    names, which = torch.unique((mixed * factors).sum(1), return_inverse=True)
+    first = torch.full_like(names, len(rows)).scatter_reduce_(
+        0, which, torch.arange(len(rows), device=rows.device), "amin"
+    )
+    if not torch.equal(words, words[first][which]):
+        distinct, which = torch.unique(rows, dim=0, return_inverse=True)
+        return distinct, which
+    return rows[first], which
 
 
 def runs(code: Tensor) -> Runs:

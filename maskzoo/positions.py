@@ -12,6 +12,9 @@ from torch import Tensor
 PADDING = -1
 """The segment of a row that is only there to fill the batch."""
 
+RESERVED = frozenset({"slot", "slots", "sequence", "listed"})
+"""What every side of a rule has besides its fields."""
+
 
 class Positions:
     """Integer fields of shape [B, T], one value for each row of each sequence.
@@ -27,12 +30,17 @@ class Positions:
             the count inside each run of equal segments.
 
     Raises:
-        ValueError: no field, shapes that differ, values that are no integers, or a segment below −1.
+        ValueError: no field, a reserved name, shapes that differ, values that are no integers, or a segment below −1.
     """
 
     def __init__(self, **fields: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> None:
         if not fields:
             raise ValueError("Positions needs at least one field, for example Positions(index=[[0, 1, 2]])")
+        if taken := RESERVED.intersection(fields):
+            raise ValueError(
+                f"a field of Positions cannot be named {', '.join(sorted(taken))}: a rule reads another thing by that "
+                f"name (reserved: {', '.join(sorted(RESERVED))})"
+            )
         read = {name: _integers(name, values) for name, values in fields.items()}
         shapes = {name: tuple(values.shape) for name, values in read.items()}
         if len(set(shapes.values())) > 1:
@@ -78,7 +86,7 @@ class Positions:
             else [list(lengths)]  # type: ignore[arg-type]
         )
         for row in rows:
-            _width(row, None)
+            _check_lengths(row)
         width = _width([sum(row) for row in rows], padded_to)
         segment = torch.full((len(rows), width), PADDING)
         for row, target in zip(rows, segment, strict=True):
@@ -204,12 +212,16 @@ def _integers(name: str, values: Tensor | Sequence[int] | Sequence[Sequence[int]
     return tensor.to(torch.int64)
 
 
-def _width(lengths: Sequence[int], padded_to: int | None) -> int:
+def _check_lengths(lengths: Sequence[int]) -> None:
     if not lengths:
         raise ValueError("Positions need at least one length")
     for length in lengths:
         if isinstance(length, bool) or not isinstance(length, int) or length < 0:
             raise ValueError(f"a length must be an integer of at least 0, was {length!r}")
+
+
+def _width(lengths: Sequence[int], padded_to: int | None) -> int:
+    _check_lengths(lengths)
     longest = max(lengths)
     if padded_to is not None and padded_to < longest:
         raise ValueError(f"padded_to={padded_to} is shorter than the longest row, {longest}")

@@ -1,21 +1,25 @@
-"""Training speed of maskzoo's language model against a plain torch model of the same shape.
+"""Training speed of maskzoo's language model against a plain torch model of the same shape, or its own dense form.
 
     python scripts/bench_training.py --width 256 --layers 4 --context 256 --batch 16 --precision bf16
     python scripts/bench_training.py --lightning
+    python scripts/bench_training.py --against dense --context 2048 --batch 2
 
 Both models are pre-norm, rotary, GELU, with tied embeddings; the plain one calls
-`scaled_dot_product_attention(is_causal=True)` and knows nothing of masks. A step is forward, loss, backward, clipping
-of the gradient and AdamW. The two take turns on the same machine, and the ratio is the median over pairs of turns. With
---lightning ours is trained by the language task on real text, with everything that `maskzoo train` does at each step.
-The last line is JSON.
+`scaled_dot_product_attention(is_causal=True)` and knows nothing of masks. With --against dense the other model is
+ours too, all of whose plans go to the dense kernel, and both read packed documents (--data). A step is forward, loss,
+backward, clipping of the gradient and AdamW. The two take turns on the same machine, and the ratio is the median over
+pairs of turns. With --lightning ours is trained by the language task on real text, with everything that
+`maskzoo train` does at each step. The last line is JSON.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from maskzoo.planning import Plan
+from maskzoo.positions import Positions
 from maskzoo.transformer import LanguageModel, TransformerConfig
 
 VOCABULARY = 258  # of the byte tokenizer
+
+Batch = tuple[Tensor, Tensor, Positions | None]
+"""Tokens and targets [B, T] (−100: not predicted), and the positions where they are not one sequence a row."""
 
 
 class PlainBlock(nn.Module):
@@ -73,6 +82,13 @@ class Plain(nn.Module):
         return F.linear(self.norm(x), self.embedding.weight)
 
 
+class DenseForm(LanguageModel):
+    """The language model with the same plans, each of which goes to the dense kernel."""
+
+    def plan(self, at: Positions, k_at: Positions | None = None) -> Plan:
+        return replace(super().plan(at, k_at), kernel="dense")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256)
@@ -85,32 +101,40 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=9, help="turns of each model")
     parser.add_argument("--steps", type=int, default=3, help="training steps in a turn")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--against", choices=["plain", "dense"], default="plain", help="who the other model is")
     parser.add_argument("--lightning", action="store_true", help="train ours through the language task")
     parser.add_argument(
         "--data",
         choices=["stdlib", "enwik8"],
         default="stdlib",
-        help="with --lightning: packed files, or one long text",
+        help="with --lightning or --against dense: packed files, or one long text",
     )
     options = parser.parse_args()
 
     torch.manual_seed(0)
-    plain = Plain(options.layers, options.width, options.heads, options.context)
-    if options.compile:
-        for block in plain.blocks:
-            block.compile()
-    plain_turn = turn_of(plain, options)
-    speeds = (through_lightning if options.lightning else by_hand)(options, plain_turn)
+    other, blocks, batches = the_other(options)
+    other_turn = turn_of(other, blocks, batches, options)
+    speeds = (through_lightning if options.lightning else by_hand)(options, other_turn)
     ours, theirs = (statistics.median(column) for column in zip(*speeds, strict=True))
-    ratio = statistics.median(a / b for a, b in speeds)
+    ratios = [a / b for a, b in speeds]
+    ratio, name = statistics.median(ratios), {"plain": "plain torch", "dense": "dense form"}[options.against]
     print(
-        f"{sum(p.numel() for p in plain.parameters()):,} parameters, context {options.context}, batch {options.batch}, "
+        f"{sum(p.numel() for p in other.parameters()):,} parameters, context {options.context}, batch {options.batch}, "
         f"{options.precision}, {options.device}"
     )
     print(f"  maskzoo      {ours:12,.0f} tokens a second{' (language task)' if options.lightning else ''}")
-    print(f"  plain torch  {theirs:12,.0f} tokens a second")
-    print(f"  ratio        {ratio:12.3f}")
-    print(json.dumps({**vars(options), "maskzoo": ours, "plain": theirs, "ratio": ratio}))
+    print(f"  {name:12} {theirs:12,.0f} tokens a second")
+    print(f"  ratio        {ratio:12.3f} ({min(ratios):.3f} … {max(ratios):.3f})")
+    print(json.dumps({**vars(options), "maskzoo": ours, options.against: theirs, "ratio": ratio, "ratios": ratios}))
+
+
+def the_other(options: argparse.Namespace) -> tuple[nn.Module, nn.ModuleList, Iterator[Batch]]:
+    """The model to compare with, its blocks, and what it reads."""
+    if options.against == "plain":
+        plain = Plain(options.layers, options.width, options.heads, options.context)
+        return plain, plain.blocks, random_batches(options)
+    dense = DenseForm(shape(options), VOCABULARY, mask="causal")
+    return dense, dense.transformer.blocks, text_batches(options)
 
 
 def shape(options: argparse.Namespace) -> TransformerConfig:
@@ -119,18 +143,49 @@ def shape(options: argparse.Namespace) -> TransformerConfig:
     )
 
 
-def turn_of(model: nn.Module, options: argparse.Namespace) -> Callable[[], float]:
+def random_batches(options: argparse.Namespace) -> Iterator[Batch]:
+    tokens = torch.randint(VOCABULARY, (options.batch, options.context + 1), device=options.device)
+    return itertools.repeat((tokens[:, :-1], tokens[:, 1:], None))
+
+
+def text_batches(options: argparse.Namespace) -> Iterator[Batch]:
+    """The batches that the language task trains on, in its order, over and over."""
+    from maskzoo.tasks.language.data import LanguageData
+
+    batches = LanguageData(data_config(options)).train_batches(epoch=0)
+    for number in itertools.count():
+        batch = batches[number % len(batches)].to(options.device)
+        yield batch.tokens, batch.targets, batch.at
+
+
+def data_config(options: argparse.Namespace) -> Any:
+    from maskzoo.tasks.language.data import DataConfig
+
+    return DataConfig(
+        name=options.data,
+        context=options.context,
+        batch_size=options.batch,
+        batching={"stdlib": "packed", "enwik8": "stream"}[options.data],
+    )
+
+
+def turn_of(
+    model: nn.Module, blocks: nn.ModuleList, batches: Iterator[Batch], options: argparse.Namespace
+) -> Callable[[], float]:
     """A function that trains for some steps and returns the tokens a second."""
     model.to(options.device)
-    tokens = torch.randint(VOCABULARY, (options.batch, options.context + 1), device=options.device)
+    if options.compile:
+        for block in blocks:
+            block.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
     def turn() -> float:
+        taken = list(itertools.islice(batches, options.steps))
         started = clock(options.device)
-        for _ in range(options.steps):
+        for tokens, targets, at in taken:
             with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "bf16"):
-                logits = model(tokens[:, :-1])
-            loss = F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+                logits = model(tokens) if at is None else model(tokens, at)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
             optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -140,31 +195,28 @@ def turn_of(model: nn.Module, options: argparse.Namespace) -> Callable[[], float
     return turn
 
 
-def by_hand(options: argparse.Namespace, plain_turn: Callable[[], float]) -> list[tuple[float, float]]:
+def by_hand(options: argparse.Namespace, other_turn: Callable[[], float]) -> list[tuple[float, float]]:
     """Both models in the same loop. Who goes first alternates."""
     model = LanguageModel(shape(options), VOCABULARY, mask="causal")
-    if options.compile:
-        for block in model.transformer.blocks:
-            block.compile()
-    our_turn = turn_of(model, options)
-    for warm_up in (our_turn, plain_turn):
+    batches = random_batches(options) if options.against == "plain" else text_batches(options)
+    our_turn = turn_of(model, model.transformer.blocks, batches, options)
+    for warm_up in (our_turn, other_turn):
         warm_up()
     speeds = []
     for number in range(options.pairs):
         if number % 2:
-            theirs, ours = plain_turn(), our_turn()
+            theirs, ours = other_turn(), our_turn()
         else:
-            ours, theirs = our_turn(), plain_turn()
+            ours, theirs = our_turn(), other_turn()
         speeds.append((ours, theirs))
     return speeds
 
 
-def through_lightning(options: argparse.Namespace, plain_turn: Callable[[], float]) -> list[tuple[float, float]]:
-    """Ours in `maskzoo train`'s own trainer, which pauses after each turn while the plain model takes its own."""
+def through_lightning(options: argparse.Namespace, other_turn: Callable[[], float]) -> list[tuple[float, float]]:
+    """Ours in `maskzoo train`'s own trainer, which pauses after each turn while the other model takes its own."""
     from lightning.pytorch import Callback
     from rich.console import Console
 
-    from maskzoo.tasks.language.data import DataConfig
     from maskzoo.tasks.language.task import Language
     from maskzoo.tasks.training.budget import Budget, StopWhenSpent
     from maskzoo.tasks.training.config import RunConfig
@@ -182,7 +234,7 @@ def through_lightning(options: argparse.Namespace, plain_turn: Callable[[], floa
             if trainer.global_step % options.steps:
                 return
             ours = options.steps * options.batch * options.context / (clock(options.device) - self.started)
-            theirs = plain_turn()
+            theirs = other_turn()
             if trainer.global_step > options.steps:  # the first turn of each warms up
                 speeds.append((ours, theirs))
             self.started = clock(options.device)
@@ -191,12 +243,7 @@ def through_lightning(options: argparse.Namespace, plain_turn: Callable[[], floa
             self.started = clock(options.device)
 
     config = RunConfig(
-        data=DataConfig(
-            name=options.data,
-            context=options.context,
-            batch_size=options.batch,
-            batching={"stdlib": "packed", "enwik8": "stream"}[options.data],
-        ),
+        data=data_config(options),
         model=shape(options),
         trainer=TrainerConfig(
             max_steps=options.steps * (options.pairs + 1),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from maskzoo.kernels.tiled.dropout import Dropout
+from maskzoo.kernels.tiled.forward import LOG2_E
 from maskzoo.kernels.tiled.masks import Masks
 from maskzoo.kernels.tiled.operands import add_keys, keys_of, put_rows, rows_of
 from maskzoo.kernels.tiled.products import product
@@ -19,28 +18,32 @@ def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    out: Tensor,
     logsum: Tensor,
-    delta: Tensor,
     blocks: list[Block],
     masks: Masks,
     dropout: Dropout | None,
+    scale: float,
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of q (as it is scaled), k and v.
+    """Gradients of q, k and v.
 
     Args:
-        grad: gradient of what `forward` returns, [S, rows, Dv].
-        q, k, v: as in `forward`.
-        logsum: [S, rows] from `forward`; +inf for rows that are to get and give no gradient.
-        delta: Σ out · grad of each row, [S, rows].
+        grad: gradient of `out`.
+        q, k, v, scale: as in `forward`.
+        out, logsum: from `forward`; where logsum is +inf, a row gets and gives no gradient.
         masks: of scores that lie keys × rows.
         needed: which gradients are wanted, of q, k and v.
     """
     dq, dk, dv = (torch.zeros_like(x) if wanted else None for x, wanted in zip((q, k, v), needed, strict=True))
     for block in blocks:
-        x, g = rows_of(q, block), rows_of(grad, block)
-        own_logsum, own_delta = (rows_of(row, block)[:, None] for row in (logsum, delta))
-        row_numbers = None if dropout is None else rows_of(dropout.rows, block)[:, None]
+        x, g = rows_of(q, block) * (scale * LOG2_E), rows_of(grad, block).contiguous()
+        own_logsum = rows_of(logsum, block)[:, None]
+        own_delta = (g * rows_of(out, block)).sum(-1)[:, None]
+        if dropout is not None:
+            g = g / dropout.kept
+            row_numbers = rows_of(dropout.rows, block)[:, None]
+        natural = x / LOG2_E  # times the scale of powers of e
         own_dq = None
         for chunk in block.chunks:
             keys = keys_of(k, block, chunk)
@@ -48,7 +51,7 @@ def backward(
             weights = product(keys, x.mT).sub_(own_logsum).exp2_()
             masks.zero(weights, chunk.codes)
             kept = weights
-            if dropout is not None and row_numbers is not None:
+            if dropout is not None:
                 key_numbers = keys_of(dropout.keys, block, chunk)[..., None]
                 kept = weights.clone()
                 dropout.zero(kept, row_numbers, key_numbers)
@@ -57,20 +60,16 @@ def backward(
             if dq is None and dk is None:
                 continue
             slope = product(keys_of(v, block, chunk), g.mT)
-            if dropout is not None and row_numbers is not None:
+            if dropout is not None:
                 dropout.zero(slope, row_numbers, key_numbers)
             slope.sub_(own_delta).mul_(weights)
             # Again: in a hidden pair the product may have been inf or NaN.
             masks.zero(slope, chunk.codes)
             if dk is not None:
-                add_keys(dk, block, chunk, product(slope, x))
+                add_keys(dk, block, chunk, product(slope, natural))
             if dq is not None:
                 own = product(keys.mT, slope)
                 own_dq = own if own_dq is None else own_dq.add_(own)
         if dq is not None and own_dq is not None:
-            put_rows(dq, block, own_dq.mT)
-    # The scores are powers of 2.
-    for gradient in (dq, dk):
-        if gradient is not None:
-            gradient.mul_(math.log(2))
+            put_rows(dq, block, own_dq.mul_(scale).mT)
     return dq, dk, dv

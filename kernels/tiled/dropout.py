@@ -14,6 +14,9 @@ class Dropout:
         seed: of the two sets of numbers.
         rows: shape of the rows of all queries.
         keys: shape of all keys.
+
+    Attributes:
+        kept: the share of weights that stay.
     """
 
     def __init__(
@@ -24,7 +27,8 @@ class Dropout:
             torch.randint(-(2**31), 2**31, shape, generator=generator, device=device, dtype=torch.int32)
             for shape in (rows, keys)
         )
-        self._below = round((1 - probability) * 2**31)
+        self.kept = 1 - probability
+        self._below = round(self.kept * 2**31)
 
     def zero(self, weights: Tensor, rows: Tensor, keys: Tensor) -> None:
         """Set dropped weights to zero, in place.

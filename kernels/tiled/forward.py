@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,24 +13,28 @@ from maskzoo.kernels.tiled.operands import keys_of, put_rows, rows_of
 from maskzoo.kernels.tiled.products import product
 from maskzoo.kernels.tiled.schedule import Block, Chunk
 
+LOG2_E = math.log2(math.e)
+"""Put into the scale: powers of 2 are faster than powers of e."""
+
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: list[Block], masks: Masks, dropout: Dropout | None
+    q: Tensor, k: Tensor, v: Tensor, blocks: list[Block], masks: Masks, dropout: Dropout | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """softmax₂(q·kᵀ)·v, where softmax₂ has powers of 2.
+    """softmax(q·kᵀ·scale)·v.
 
     Args:
-        q: [S, rows, D], scaled.
+        q: [S, rows, D].
         k, v: [Skv, Tk, D] and [Skv, Tk, Dv].
+        masks: of scores that lie rows × keys.
 
     Returns:
-        out [S, rows, Dv], not yet divided by the share of weights that dropout keeps; and the binary logarithm of each
-        row's sum of powers, [S, rows], −inf where a row sees nothing.
+        out [S, rows, Dv], and the binary logarithm of each row's sum of powers, [S, rows], −inf where a row sees
+        nothing.
     """
     out = q.new_zeros(*q.shape[:2], v.shape[2])
     logsum = q.new_full(q.shape[:2], -torch.inf)
     for block in blocks:
-        x = rows_of(q, block)
+        x = rows_of(q, block) * (scale * LOG2_E)
         row_numbers = None if dropout is None else rows_of(dropout.rows, block)
         peak = total = mixed = None
         for chunk in block.chunks:
@@ -44,7 +50,8 @@ def forward(
                 mixed = mixed.mul_(shrink).add_(own)
         assert peak is not None and total is not None and mixed is not None
         # The largest score of a row adds 1 to its sum: less than that only where a row sees nothing.
-        put_rows(out, block, mixed.div_(total.clamp(min=1)))
+        kept = 1 if dropout is None else dropout.kept
+        put_rows(out, block, mixed.div_(total.clamp(min=1).mul_(kept)))
         put_rows(logsum, block, peak.add_(total.log2_()).squeeze(-1))
     return out, logsum
 

@@ -25,12 +25,13 @@ class Layout(NamedTuple):
 
 def folded(x: Tensor, fold: int) -> Tensor:
     """[B, H, T, …] → [B·H / fold, T·fold, …]: the query heads of a key/value head beside one another."""
-    return x.unflatten(1, (-1, fold)).transpose(2, 3).flatten(2, 3).flatten(0, 1)
+    return x.unflatten(1, (x.shape[1] // fold, fold)).transpose(2, 3).flatten(2, 3).flatten(0, 1)
 
 
-def unfolded(x: Tensor, fold: int, batch: int) -> Tensor:
-    """The way back from `folded`, contiguous."""
-    return x.unflatten(0, (batch, -1)).unflatten(2, (-1, fold)).transpose(2, 3).flatten(1, 2).contiguous()
+def unfolded(x: Tensor, fold: int, shape: torch.Size) -> Tensor:
+    """The way back from `folded` for queries of a shape [B, H, T, D], contiguous."""
+    batch, heads, length, _ = shape
+    return x.reshape(batch, heads // fold, length, fold, *x.shape[2:]).transpose(2, 3).flatten(1, 2).contiguous()
 
 
 def layout(q: Tensor, k: Tensor, v: Tensor, group: Tensor, rows: Runs, size: int) -> Layout:

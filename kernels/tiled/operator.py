@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,18 +55,16 @@ def _tiled(
     """out, and the binary logarithm of each row's sum: [B, H, Tq], −inf for an empty row, NaN for one that sees NaN."""
     with torch.autocast(q.device.type, enabled=False):
         fold, blocks = layout(q, k, v, group, Runs(start, first, count, pattern), patterns.shape[1])
-        bad = None if _all_finite(q, k, v) else _bad(q, k, v, fold)
-        rows, keys, values = _operands(q, k, v, fold, scale)
+        finite = _all_finite(q, k, v)
+        rows, keys, values = _operands(q, k, v, fold, finite)
         dropout = _dropout(q, k, dropout_p, seed, fold)
         masks = Masks(patterns, fold, rows.dtype, transposed=False)
-        out, logsum = forward(rows, keys, values, blocks, masks, dropout)
-        if dropout is not None:
-            out /= 1 - dropout_p
-        if bad is not None:
-            seen = spoiled(*bad, blocks, masks)
+        out, logsum = forward(rows, keys, values, blocks, masks, dropout, scale)
+        if not finite:
+            seen = spoiled(*_bad(q, k, v, fold), blocks, masks)
             out.masked_fill_(seen[..., None], torch.nan)
             logsum.masked_fill_(seen, torch.nan)
-        return unfolded(out, fold, len(q)).to(q.dtype), unfolded(logsum, fold, len(q))
+        return unfolded(out, fold, q.shape).to(q.dtype), unfolded(logsum, fold, q.shape)
 
 
 @_tiled.register_fake
@@ -97,22 +94,19 @@ def _tiled_backward(
     """Gradients of q, k and v; empty tensors for those that are not needed."""
     with torch.autocast(q.device.type, enabled=False):
         fold, blocks = layout(q, k, v, group, Runs(start, first, count, pattern), patterns.shape[1])
-        rows, keys, values = _operands(q, k, v, fold, scale)
-        dropout = _dropout(q, k, dropout_p, seed, fold)
-        slope, sums = folded(grad.to(rows.dtype), fold), folded(logsum, fold)
-        delta = (slope * folded(out, fold)).sum(-1)
+        rows, keys, values = _operands(q, k, v, fold, _all_finite(q, k, v))
+        slope, mixed, sums = (folded(x, fold) for x in (grad.to(rows.dtype), out, logsum))
         silent = ~sums.isfinite()
         if bool(silent.any()):
             # Rows without a visible key, and rows whose result is NaN, neither get nor give a gradient.
-            rows, slope = (x.masked_fill(silent[..., None], 0) for x in (rows, slope))
-            sums, delta = sums.masked_fill(silent, torch.inf), delta.masked_fill(silent, 0)
-        slope = slope / (1 - dropout_p) if dropout is not None else slope.contiguous()
+            rows, slope, mixed = (x.masked_fill(silent[..., None], 0) for x in (rows, slope, mixed))
+            sums = sums.masked_fill(silent, torch.inf)
+        dropout = _dropout(q, k, dropout_p, seed, fold)
         masks = Masks(patterns, fold, rows.dtype, transposed=True)
-        dq, dk, dv = backward(
-            slope, rows, keys, values, sums, delta, blocks, masks, dropout, (needed[0], needed[1], needed[2])
-        )
+        wanted = needed[0], needed[1], needed[2]
+        dq, dk, dv = backward(slope, rows, keys, values, mixed, sums, blocks, masks, dropout, scale, wanted)
         return (
-            q.new_empty(0) if dq is None else unfolded(dq.mul_(scale * math.log2(math.e)), fold, len(q)).to(q.dtype),
+            q.new_empty(0) if dq is None else unfolded(dq, fold, q.shape).to(q.dtype),
             k.new_empty(0) if dk is None else dk.view(k.shape).to(k.dtype),
             v.new_empty(0) if dv is None else dv.view(v.shape).to(v.dtype),
         )
@@ -146,17 +140,12 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 _tiled.register_autograd(_gradients, setup_context=_setup)
 
 
-def _operands(q: Tensor, k: Tensor, v: Tensor, fold: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Stacks for the passes: [S, rows, D], [Skv, Tk, D], [Skv, Tk, Dv]; finite, dense, and the queries scaled."""
-    if not _all_finite(q, k, v):
+def _operands(q: Tensor, k: Tensor, v: Tensor, fold: int, finite: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Stacks for the passes: [S, rows, D], [Skv, Tk, D], [Skv, Tk, Dv]; finite, keys and values dense."""
+    if not finite:
         q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))
-    dtype, factor = inner(q.dtype), scale * math.log2(math.e)  # powers of 2 are faster than of e
-    rows = folded(q.to(dtype) * factor, fold).contiguous()
-    if abs(factor) > 1:
-        # A hidden query near the largest number must not become inf.
-        largest = torch.finfo(dtype).max
-        rows.clamp_(-largest, largest)
-    return rows, k.to(dtype).flatten(0, 1).contiguous(), v.to(dtype).flatten(0, 1).contiguous()
+    q, k, v = (x.to(inner(x.dtype)) for x in (q, k, v))
+    return folded(q, fold), k.flatten(0, 1).contiguous(), v.flatten(0, 1).contiguous()
 
 
 def _dropout(q: Tensor, k: Tensor, probability: float, seed: Tensor | None, fold: int) -> Dropout | None:

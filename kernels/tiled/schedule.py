@@ -119,12 +119,14 @@ def schedule(
     small: list[Block] = []
     for group, sets in enumerate(readers):
         own = lines[group * tiles : (group + 1) * tiles]
-        count = sum(members.count for members in sets)
-        parts = _partition(own, max(1, count), extent)
+        parts = _partition(own, max(1, sum(members.count for members in sets)), extent)
+        alone = [_cut(own[first:stop], first, 1, extent) for first, stop, apart in parts if apart]
         for members in sets:
-            for alone in _one_by_one(members):
-                large += [_block(alone, own, first, stop, extent) for first, stop, apart in parts if apart]
-            small += [_block(members, own, first, stop, extent) for first, stop, apart in parts if not apart]
+            together = [
+                _cut(own[first:stop], first, members.count, extent) for first, stop, apart in parts if not apart
+            ]
+            large += [Block((Lane(one, rows),), chunks) for one in _one_by_one(members) for rows, chunks in alone]
+            small += [Block((Lane(members, rows),), chunks) for rows, chunks in together]
     return large + list(_stacked(small))
 
 
@@ -228,23 +230,33 @@ def _cost(query_tiles: int, key_tiles: int, members: int, extent: Extent) -> tup
     return min((together, False), (apart, True))
 
 
-def _block(members: Members, lines: list[Line], first: int, stop: int, extent: Extent) -> Block:
-    size, own = extent.size, lines[first:stop]
-    seen, common = 0, -1
-    for line in own:
+def _cut(lines: list[Line], first: int, members: int, extent: Extent) -> tuple[slice, tuple[Chunk, ...]]:
+    """The rows of a block whose first query tile is `first`, and its keys in chunks."""
+    size, seen, common = extent.size, 0, -1
+    for line in lines:
         seen |= line.seen
         common &= line.full
-    tiles = [tile for tile in range(seen.bit_length()) if seen >> tile & 1]
-    rows = slice(first * size * extent.fold, min(stop * size, extent.queries) * extent.fold)
-    scores = members.count * (rows.stop - rows.start) * len(tiles) * size
+    tiles = _places(seen)
+    rows = slice(first * size * extent.fold, min((first + len(lines)) * size, extent.queries) * extent.fold)
+    scores = members * (rows.stop - rows.start) * len(tiles) * size
     parts = min(len(tiles), -(-scores // SCORES))
     chunks = []
     for part in range(parts):
         some = tiles[len(tiles) * part // parts : len(tiles) * (part + 1) // parts]
         hidden = any(not common >> tile & 1 for tile in some)
-        codes = tuple(tuple(_code(line, tile) for tile in some) for line in own) if hidden else None
-        chunks.append(Chunk((_spans(some, extent),), None if codes is None else (codes,)))
-    return Block((Lane(members, rows),), tuple(chunks))
+        codes = (tuple(tuple(_code(line, tile) for tile in some) for line in lines),) if hidden else None
+        chunks.append(Chunk((_spans(some, extent),), codes))
+    return rows, tuple(chunks)
+
+
+def _places(bits: int) -> list[int]:
+    """Which bits are set."""
+    places = []
+    while bits:
+        lowest = bits & -bits
+        places.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return places
 
 
 def _code(line: Line, tile: int) -> int:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from maskzoo.biases.base import Bias, register_bias
+from maskzoo.biases.base import OffsetBias, register_bias
 from maskzoo.provider import Side
 
 
@@ -21,10 +21,11 @@ def alibi_slopes(heads: int) -> Tensor:
 
 
 @register_bias("alibi")
-class Alibi(Bias):
+class Alibi(OffsetBias):
     """A penalty that grows linearly with distance, at a fixed slope per head.
 
-    score(h, i, j) += −slope(h) · |i − j|, in both directions (under a causal mask only the past is left).
+    score(h, i, j) += −slope(h) · |i − j|: the paper's form under a causal mask, where only the past is left, and the
+    symmetric form where both directions are visible.
     Source: Press, Smith and Lewis, "Train Short, Test Long", ICLR 2022.
     """
 
@@ -34,8 +35,8 @@ class Alibi(Bias):
         super().__init__(heads)
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
-    def index(self, q: Side, k: Side) -> Tensor:
-        return (q.index - k.index).abs()
+    def code(self, at: Side) -> Tensor:
+        return at.index
 
-    def table(self, entries: int) -> Tensor:
-        return -self.slopes[:, None] * torch.arange(entries, device=self.slopes.device)
+    def table(self, differences: Tensor) -> Tensor:
+        return -self.slopes[:, None] * differences.abs()

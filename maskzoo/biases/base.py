@@ -1,41 +1,32 @@
-"""`Bias`: how much more or less a query attends to a key, as a table and the index of each pair in it."""
+"""`Bias`: how much more or less a query attends to a key, as a table and where in it each pair stands."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
-from typing import ClassVar, NamedTuple, TypeAlias, TypeVar
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, TypeVar
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskzoo import registry
 from maskzoo.provider import Side, provider_text
 
 
-class Index(NamedTuple):
-    """The row of a table for each pair, int64 that broadcasts to [B, Tq, Tk], and how many rows that takes."""
-
-    rows: Tensor
-    entries: int
-
-
-Indices: TypeAlias = "Index | tuple[Indices, ...]"
-"""An index for each term of a bias."""
-
-
 class Bias(nn.Module):
     """A finite offset of the score of each (head, query, key).
 
     A provider writes `index(q, k)`, an integer for each pair, and `table(entries)`, the offset of each head for each
-    index; the table may be learned. Biases add with `+` and scale by numbers.
+    integer. The table may be learned, or computed from any parameters and modules that the provider has. Biases add
+    with `+` and scale by numbers. Where the integer is a difference of positions, `OffsetBias` is far cheaper.
 
     Args:
         heads: H, the number of query heads.
     """
 
     provider_name: ClassVar[str] = ""
+    """The name in the text form; `register_bias` fills it in."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -43,23 +34,27 @@ class Bias(nn.Module):
             raise ValueError(f"a bias needs heads=, an integer of at least 1; was {heads!r}")
         self.heads = heads
 
+    @property
+    def batch(self) -> int:
+        """How many sequences the bias itself is made for; 1 for those that serve any batch."""
+        return 1
+
+    @property
+    def needs_sequence(self) -> bool:
+        """The bias reads `q.sequence`, the place of the sequence in the batch, so that equal sequences may differ."""
+        return False
+
     def index(self, q: Side, k: Side) -> Tensor:
-        """The row of the table for each pair: int64 ≥ 0, broadcasts to [B, Tq, Tk]."""
+        """The entry of the table for each pair: int64 ≥ 0, broadcasts to [B, Tq, Tk], a function of the pair alone."""
         raise TypeError(f"{type(self).__name__} is a bias without an index: write its index(self, q, k)")
 
-    def table(self, entries: int) -> Tensor:
-        """The offsets, float [H, N] with N of at least `entries`, the highest index + 1."""
+    def table(self, entries: Any) -> Tensor:  # an int; an OffsetBias is asked for differences instead
+        """The offsets, float [H, N], finite, with N of at least `entries`, the highest index + 1."""
         raise TypeError(f"{type(self).__name__} is a bias without a table: write its table(self, entries)")
 
-    def indices(self, q: Side, k: Side) -> Indices:
-        """Everything about this bias that depends on the positions alone."""
-        rows = self.index(q, k)
-        return Index(rows, int(rows.max()) + 1)
-
-    def scores(self, indices: Indices) -> Tensor:
-        """The offsets of all pairs, float, broadcasts to [B, H, Tq, Tk]; differentiable in the table."""
-        assert isinstance(indices, Index)
-        return self.table(indices.entries)[:, indices.rows].movedim(0, 1)
+    def leaves(self) -> Iterator[tuple[float, Bias]]:
+        """The providers that are added, each with its factor."""
+        yield 1.0, self
 
     def __add__(self, other: Bias) -> Bias:
         return Sum(self, other) if isinstance(other, Bias) else NotImplemented
@@ -77,6 +72,33 @@ class Bias(nn.Module):
         return self.text()
 
 
+class OffsetBias(Bias):
+    """A bias whose offsets depend on differences of integers: of one that a query has, and one that a key has.
+
+    A provider writes `code` and `table`. Nothing is stored for pairs: kernels take the differences where they need
+    them. With several integers per position (C of them, such as row and column) there are C differences.
+    """
+
+    def code(self, at: Side) -> Tensor:
+        """The integers of every position: int64, broadcasts to [B, T], or to [B, T, C] for C of them.
+
+        Fields of `at` have shape [B, T] here, and `at.sequence` [B, 1].
+        """
+        raise TypeError(f"{type(self).__name__} is an offset bias without a code: write its code(self, at)")
+
+    def q_code(self, q: Side) -> Tensor:
+        """The queries' integers; written where they are not the keys', of the same C."""
+        return self.code(q)
+
+    def k_code(self, k: Side) -> Tensor:
+        """The keys' integers, which are taken from the queries'."""
+        return self.code(k)
+
+    def table(self, differences: Tensor) -> Tensor:
+        """The offsets, float [H, N], finite, for N differences query − key: int64 [N], or [N, C]."""
+        raise TypeError(f"{type(self).__name__} is an offset bias without a table: write its table(self, differences)")
+
+
 class Sum(Bias):
     """Several biases added."""
 
@@ -86,12 +108,9 @@ class Sum(Bias):
         super().__init__(terms[0].heads)
         self.terms: Sequence[Bias] = nn.ModuleList(terms)  # type: ignore[assignment]
 
-    def indices(self, q: Side, k: Side) -> Indices:
-        return tuple(term.indices(q, k) for term in self.terms)
-
-    def scores(self, indices: Indices) -> Tensor:
-        assert not isinstance(indices, Index)  # one for each term
-        return reduce(add, (term.scores(own) for term, own in zip(self.terms, indices, strict=True)))
+    def leaves(self) -> Iterator[tuple[float, Bias]]:
+        for term in self.terms:
+            yield from term.leaves()
 
     def text(self) -> str:
         return " + ".join(map(repr, self.terms))
@@ -102,18 +121,26 @@ class Scaled(Bias):
 
     def __init__(self, term: Bias, factor: float) -> None:
         super().__init__(term.heads)
+        if not math.isfinite(factor):
+            raise ValueError(f"the factor of a bias must be finite, was {factor!r}; to hide pairs, use a mask")
         self.term, self.factor = term, factor
 
-    def indices(self, q: Side, k: Side) -> Indices:
-        return self.term.indices(q, k)
-
-    def scores(self, indices: Indices) -> Tensor:
-        return self.factor * self.term.scores(indices)
+    def leaves(self) -> Iterator[tuple[float, Bias]]:
+        for factor, leaf in self.term.leaves():
+            yield self.factor * factor, leaf
 
     def text(self) -> str:
         return (
             f"{self.factor:g} * ({self.term!r})" if isinstance(self.term, Sum) else f"{self.factor:g} * {self.term!r}"
         )
+
+
+def picked(table: Tensor, index: Tensor) -> Tensor:
+    """table[:, index] for a table [H, N] and int64 or int32 indices of any shape: [H, …].
+
+    The gradient is summed in a fixed order, which that of advanced indexing is not.
+    """
+    return F.embedding(index, table.mT).movedim(-1, 0)
 
 
 Provider = TypeVar("Provider", bound=type[Bias])

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from maskzoo.biases.base import Bias, Indices
-from maskzoo.provider import Side
+from maskzoo.biases.base import Bias, register_bias
 
 
+@register_bias("dense")
 class Dense(Bias):
-    """Offsets brought as a tensor that broadcasts to [B, H, Tq, Tk].
+    """Offsets brought as a tensor that broadcasts to [B, H, Tq, Tk]; made in Python, not in text.
 
     Gradients flow back to the tensor, summed where it broadcasts.
 
@@ -19,6 +19,11 @@ class Dense(Bias):
 
     def __init__(self, values: Tensor, *, heads: int) -> None:
         super().__init__(heads)
+        if not isinstance(values, Tensor):
+            raise ValueError(
+                f"dense takes a float tensor, got {type(values).__name__}: it is made in Python, "
+                "maskzoo.biases.Dense(tensor, heads=H), and not in text"
+            )
         if not values.dtype.is_floating_point or values.dim() > 4:
             raise ValueError(
                 "a dense bias must be a float tensor that broadcasts to [B, H, Tq, Tk]; "
@@ -31,11 +36,9 @@ class Dense(Bias):
             )
         self.values = values
 
-    def indices(self, q: Side, k: Side) -> Indices:
-        return ()
-
-    def scores(self, indices: Indices) -> Tensor:
-        return self.values[(None,) * (4 - self.values.dim())]
+    @property
+    def batch(self) -> int:
+        return self.values.shape[0] if self.values.dim() == 4 else 1
 
     def text(self) -> str:
         return f"dense{list(self.values.shape)}"

@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from maskzoo.biases.base import Bias, register_bias
+from maskzoo.biases.base import OffsetBias, picked, register_bias
 from maskzoo.provider import Side
 
 
 @register_bias("relative")
-class Relative(Bias):
+class Relative(OffsetBias):
     """A learned offset for each bucket of distances: exact when near, logarithmic when far.
 
     Args:
@@ -38,8 +38,14 @@ class Relative(Bias):
         self.buckets, self.max_distance, self.both_directions = buckets, max_distance, both_directions
         self.weight = nn.Parameter(torch.zeros(heads, buckets))
 
-    def index(self, q: Side, k: Side) -> Tensor:
-        back = q.index - k.index
+    def code(self, at: Side) -> Tensor:
+        return at.index
+
+    def table(self, differences: Tensor) -> Tensor:
+        return picked(self.weight, self.bucket(differences))
+
+    def bucket(self, back: Tensor) -> Tensor:
+        """The column of `weight` for each difference query − key."""
         one_way = self.buckets // 2 if self.both_directions else self.buckets
         start = torch.where(back < 0, one_way, 0) if self.both_directions else torch.zeros_like(back)
         distance = back.abs() if self.both_directions else back.clamp(min=0)
@@ -47,6 +53,3 @@ class Relative(Bias):
         growth = torch.log(distance.clamp(min=1).double() / exact) / math.log(self.max_distance / exact)
         far = (exact + (growth * (one_way - exact)).long()).clamp(max=one_way - 1)
         return start + torch.where(distance < exact, distance, far)
-
-    def table(self, entries: int) -> Tensor:
-        return self.weight

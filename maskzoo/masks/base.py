@@ -32,8 +32,10 @@ class Mask:
     crosses_segments: ClassVar[bool] = False
     """The rule lifts the boundary between segments that every plan otherwise adds."""
 
-    needs_sequence: ClassVar[bool] = False
-    """The rule reads `q.sequence`, the place of the sequence in the batch, so that equal sequences may differ."""
+    @property
+    def needs_sequence(self) -> bool:
+        """The rule reads `q.sequence`, the place in the batch, so that sequences with equal positions may differ."""
+        return False
 
     @property
     def batch(self) -> int:

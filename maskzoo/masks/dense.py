@@ -3,7 +3,6 @@
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -28,8 +27,6 @@ class Dense(Mask):
         ValueError: no boolean tensor, or not of two or three dimensions; when planned, sizes other than the positions'.
     """
 
-    needs_sequence: ClassVar[bool] = True
-
     values: Tensor
 
     def __post_init__(self) -> None:
@@ -52,6 +49,10 @@ class Dense(Mask):
         object.__setattr__(self, "values", values.detach().clone())
 
     @property
+    def needs_sequence(self) -> bool:
+        return self.batch > 1
+
+    @property
     def batch(self) -> int:
         return self.values.shape[0] if self.values.dim() == 3 else 1
 
@@ -64,9 +65,9 @@ class Dense(Mask):
                     f"have {length[0]} and {length[1]}"
                 )
         values = self.values.to(q.slot.device).expand(*self.values.shape[:-2], *length)
-        if values.dim() == 2:
-            return values[q.slot, k.slot]
-        return values[q.sequence if self.batch > 1 else torch.zeros_like(q.sequence), q.slot, k.slot]
+        if self.batch > 1:
+            return values[q.sequence, q.slot, k.slot]
+        return (values if values.dim() == 2 else values[0])[q.slot, k.slot]
 
     def text(self) -> str:
         return f"dense({list(self.values.shape)})"

@@ -15,4 +15,4 @@ class Full(Mask):
     """Every key of the query's own segment."""
 
     def visible(self, q: Side, k: Side) -> Tensor:
-        return torch.ones_like(q.index & k.index, dtype=torch.bool)
+        return torch.ones_like(q.slot + k.slot, dtype=torch.bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -20,7 +20,9 @@ class Listed(Mask):
     over all pairs is made for it.
     """
 
-    needs_sequence: ClassVar[bool] = True
+    @property
+    def needs_sequence(self) -> bool:
+        return True
 
     def pairs(self, q: Positions, k: Positions) -> Tensor:
         """The visible pairs: int64 [3, E] of sequence (row of the batch), place of the query and place of the key.

@@ -22,7 +22,7 @@ class Pairs(Listed):
 
     Args:
         places: integers [2, E], query places above key places, for every sequence of the batch; or [3, E] with the
-            sequence of each pair on top.
+            sequence of each pair, its row of the batch, on top.
 
     Raises:
         ValueError: no integer tensor of two or three rows; when planned, a place that does not exist.
@@ -42,8 +42,8 @@ class Pairs(Listed):
         object.__setattr__(self, "places", places.detach().to(torch.int64).clone())
 
     @property
-    def batch(self) -> int:
-        return int(self.places[0].max()) + 1 if len(self.places) == 3 and self.places.numel() else 1
+    def needs_sequence(self) -> bool:
+        return len(self.places) == 3
 
     def pairs(self, q: Positions, k: Positions) -> Tensor:
         places = self.places.to(q.device)

@@ -31,4 +31,4 @@ def _last_index(q_at: Positions, of: Positions) -> Tensor:
     names, places = torch.unique(torch.cat([q_segment, segment], dim=1), return_inverse=True)
     q_place, place = places.split([q_at.length, of.length], dim=1)
     last = torch.full((batch, len(names)), -1, device=of.device)
-    return last.scatter_reduce(1, place, of.index.expand(batch, -1), "amax").gather(1, q_place)
+    return last.scatter_reduce(1, place, of.index.expand(batch, -1), "amax", include_self=False).gather(1, q_place)

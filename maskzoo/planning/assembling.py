@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from maskzoo.kernels.tiles import FULL, Runs, Tiles
+from maskzoo.kernels.tiles import FULL, Runs, Tiles, unique_rows
 from maskzoo.planning.fields import BRANCH
 from maskzoo.planning.reading import Decided
 
@@ -23,7 +23,7 @@ def assembled(decided: list[Decided], group: Tensor, batch: int, tile: int, quer
     pattern = torch.cat([one.pattern + sum(sizes[:rule]) for rule, one in enumerate(decided)])
     patterns = torch.cat([one.patterns for one in decided])
     if len(decided) > 1 and len(patterns):
-        distinct, place = torch.unique(patterns.flatten(1), dim=0, return_inverse=True)
+        distinct, place = unique_rows(patterns.flatten(1))
         patterns, pattern = distinct.view(-1, *patterns.shape[1:]), place[pattern]
     lines, across = -(-queries // tile), -(-keys // tile)
     groups = len(decided) * batch
@@ -47,7 +47,7 @@ def _in_group(blocks: Tensor, row: int, first: int) -> Tensor:
 def _runs(full: Tensor, partial: Tensor, pattern: Tensor, groups: int, lines: int, across: int) -> Runs:
     """Runs along one side: full blocks int64 [4, F] and partial tiles int64 [3, N], this side before the other."""
     level, group, block, other = full
-    reach = BRANCH**level
+    reach = (BRANCH ** torch.arange(int(level.max()) + 1, device=level.device))[level] if len(level) else level
     first_line = block * reach
     own = torch.minimum(reach, lines - first_line)
     source = torch.repeat_interleave(torch.arange(len(own), device=own.device), own)

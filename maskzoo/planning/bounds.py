@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-LARGEST = 2**62
-"""Integers of a rule must stay within ± this, half of what int64 holds, so that nothing wraps."""
+LARGEST = 2**62 - 1
+"""Integers of a rule must stay within ± this, half of what int64 holds, so that no sum of two wraps."""
 
 Linear: TypeAlias = "tuple[tuple[tuple[str, str], int], ...]"
 """Σ coefficient · field, constant left out: (((side, field), coefficient), …), sorted by side and field."""
@@ -83,27 +83,35 @@ class Bounds(Tensor):
         return f"Bounds({self.value.low.flatten().tolist()}, {self.value.high.flatten().tolist()})"
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, operation: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Bounds:
-        name = operation.overloadpacket.__name__
-        rule = RULES.get(name)
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = function.__name__
+        if name in ("__get__", "dim", "size"):  # attributes, the same for all values
+            with torch._C.DisableTorchFunctionSubclass():
+                return function(*args, **(kwargs or {}))
+        rule = METHODS.get(function) or RULES.get(name)
         if rule is None:
-            raise NoIntervalRule(name)
-        trace = next(x.reading for x in _flat(args) if isinstance(x, Bounds))
-        value = rule(trace, *args, **(kwargs or {}))
-        if trace.exact and value.low.dtype == torch.int64:
-            _check_range(name, value)
+            raise NoIntervalRule(name.strip("_"))
+        reading = next(x.reading for x in _flat([*args, *(kwargs or {}).values()]) if isinstance(x, Bounds))
+        value = rule(reading, *args, **(kwargs or {}))
+        if reading.exact:
+            check_range(name.strip("_"), value)
         low, high = torch.broadcast_tensors(value.low, value.high)
-        return cls(value._replace(low=low, high=high), trace)
+        return cls(value._replace(low=low, high=high), reading)
+
+    @classmethod
+    def __torch_dispatch__(cls, operation: Any, *_: Any) -> Any:  # type: ignore[override]
+        raise NoIntervalRule(operation.overloadpacket.__name__)
 
 
 def _flat(args: Sequence[Any]) -> list[Any]:
     return [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else (arg,))]
 
 
-def _check_range(name: str, value: Value) -> None:
-    if bool((value.low < -LARGEST).any() | (value.high > LARGEST).any()):
+def check_range(name: str, value: Value) -> None:
+    """Raise `OverflowError(name)` if an integer leaves ±LARGEST."""
+    if value.low.dtype == torch.int64 and bool((value.low < -LARGEST).any() | (value.high > LARGEST).any()):
         raise OverflowError(name)
 
 
@@ -175,6 +183,8 @@ def _difference(a: Linear, b: Linear) -> frozenset[Linear]:
 
 
 def _add(trace: Trace, a: Any, b: Any, alpha: int = 1) -> Value:
+    if _are_true(a, b):  # torch adds truth values as "or", and multiplies them as "and"
+        return _any_true(trace, a, b)
     a, b = known(a), _times(trace, known(b), alpha)
     _integers(a, b)
     low, high = a.low.long() + b.low.long(), a.high.long() + b.high.long()
@@ -202,6 +212,8 @@ def _reverse_subtract(trace: Trace, a: Any, b: Any, alpha: int = 1) -> Value:
 
 
 def _multiply(trace: Trace, a: Any, b: Any) -> Value:
+    if _are_true(a, b):
+        return _both_true(trace, a, b)
     for value, factor in ((a, b), (b, a)):
         if not isinstance(factor, Bounds):
             return _times(trace, known(value), _number(factor))
@@ -378,10 +390,10 @@ def _bitwise_and(trace: Trace, a: Any, b: Any) -> Value:
     a, b = known(a), known(b)
     _integers(a, b)
     # With one side not negative, the result has no bit that this side has not.
-    ceilings = [torch.where(x.low >= 0, x.high, LARGEST) for x in (a, b)]
-    high = torch.minimum(*ceilings)
-    if bool((high == LARGEST).any()):
+    ceilings = [torch.where(x.low >= 0, x.high, torch.iinfo(torch.int64).max) for x in (a, b)]
+    if bool(((a.low < 0) & (b.low < 0)).any()):
         raise NoIntervalRule("bitwise_and of numbers that may be negative")
+    high = torch.minimum(*ceilings)
     return _made(torch.zeros_like(high), high, a, b)
 
 
@@ -415,9 +427,9 @@ def _where(trace: Trace, condition: Any, a: Any, b: Any) -> Value:
     return _made(low, high, chosen, a, b)
 
 
-def _cast(trace: Trace, a: Any, *, dtype: torch.dtype | None = None, **layout: Any) -> Value:
+def _cast(trace: Trace, a: Any, dtype: Any) -> Value:
     value = known(a)
-    if dtype is None or dtype == value.low.dtype:
+    if dtype == value.low.dtype:
         return value
     if dtype == torch.bool:
         return _truth(trace, a)
@@ -463,15 +475,14 @@ class Extremes:
         )
 
 
-def _looked_up(trace: Trace, table: Any, indices: Sequence[Any]) -> Value:
-    if isinstance(table, Bounds) or table.dtype.is_floating_point or any(index is None for index in indices):
-        raise NoIntervalRule("index")
-    if len(indices) != table.dim():
-        raise NoIntervalRule("index of a part of a table's dimensions")
+def _looked_up(trace: Trace, table: Any, index: Any) -> Value:
+    indices = index if isinstance(index, tuple) else (index,)
+    if isinstance(table, Bounds) or table.dtype.is_floating_point or len(indices) != table.dim():
+        raise NoIntervalRule("indexing of this kind")
     places = [known(index) for index in indices]
     for place, size in zip(places, table.shape, strict=True):
         if bool((place.low < 0).any() | (place.high >= size).any()):
-            raise NoIntervalRule("index from the end or beyond a table")
+            raise NoIntervalRule("indexing from the end of a table or beyond it")
     if table.dim() == 1:
         ends = table.byte() if table.dtype == torch.bool else table.long()
         low, high = trace.extremes(table).between(places[0].low, places[0].high)
@@ -490,50 +501,66 @@ def _looked_up(trace: Trace, table: Any, indices: Sequence[Any]) -> Value:
 
 
 def _taken(trace: Trace, table: Any, index: Any) -> Value:
-    return _looked_up(trace, table.flatten() if not isinstance(table, Bounds) else table, [index])
+    return _looked_up(trace, table if isinstance(table, Bounds) else table.flatten(), index)
 
 
-RULES: dict[str, Callable[..., Value]] = {
-    "add": _add,
-    "sub": _subtract,
-    "rsub": _reverse_subtract,
-    "mul": _multiply,
-    "neg": _negate,
-    "abs": _absolute,
-    "floor_divide": _floor_divide,
-    "div": _divide,
-    "remainder": _remainder,
-    "__lshift__": _shift_left,
-    "bitwise_left_shift": _shift_left,
-    "__rshift__": _shift_right,
-    "bitwise_right_shift": _shift_right,
-    "minimum": _minimum,
-    "maximum": _maximum,
-    "clamp": _clamp,
-    "clamp_min": lambda trace, a, limit: _clamp(trace, a, min=limit),
-    "clamp_max": lambda trace, a, limit: _clamp(trace, a, max=limit),
-    "ge": _greater_or_equal,
-    "gt": _greater,
-    "le": _less_or_equal,
-    "lt": _less,
-    "eq": _equal,
-    "ne": _unequal,
-    "bitwise_and": _bitwise_and,
-    "bitwise_or": _bitwise_or,
-    "bitwise_xor": _bitwise_xor,
-    "bitwise_not": _bitwise_not,
-    "logical_and": _both_true,
-    "logical_or": _any_true,
-    "logical_xor": _one_true,
-    "logical_not": _not_true,
-    "where": _where,
-    "_to_copy": _cast,
-    "ones_like": _filled(1),
-    "zeros_like": _filled(0),
-    "clone": _same,
-    "detach": _same,
-    "alias": _same,
-    "index": _looked_up,
-    "take": _taken,
+def _of_two(rule: Callable[..., Value]) -> Callable[..., Value]:
+    """`max` and `min`, which reduce when they are given one tensor."""
+
+    def pairwise(trace: Trace, a: Any, b: Any = None, **options: Any) -> Value:
+        if not isinstance(b, Tensor) or options:
+            raise NoIntervalRule("a maximum or minimum over positions")
+        return rule(trace, a, b)
+
+    return pairwise
+
+
+_NAMES: dict[Callable[..., Value], str] = {
+    _add: "add __add__ __radd__",
+    _subtract: "sub subtract __sub__",
+    _reverse_subtract: "rsub __rsub__",
+    _multiply: "mul multiply __mul__ __rmul__",
+    _negate: "neg negative __neg__",
+    _absolute: "abs absolute __abs__",
+    _floor_divide: "floor_divide __floordiv__",
+    _divide: "div divide",
+    _remainder: "remainder __mod__",
+    _shift_left: "__lshift__ bitwise_left_shift",
+    _shift_right: "__rshift__ bitwise_right_shift",
+    _minimum: "minimum",
+    _maximum: "maximum",
+    _of_two(_minimum): "min",
+    _of_two(_maximum): "max",
+    _clamp: "clamp clip",
+    lambda trace, a, min: _clamp(trace, a, min=min): "clamp_min",
+    lambda trace, a, max: _clamp(trace, a, max=max): "clamp_max",
+    _greater_or_equal: "ge greater_equal __ge__",
+    _greater: "gt greater __gt__",
+    _less_or_equal: "le less_equal __le__",
+    _less: "lt less __lt__",
+    _equal: "eq __eq__",
+    _unequal: "ne not_equal __ne__",
+    _bitwise_and: "bitwise_and __and__ __rand__",
+    _bitwise_or: "bitwise_or __or__ __ror__",
+    _bitwise_xor: "bitwise_xor __xor__ __rxor__",
+    _bitwise_not: "bitwise_not __invert__",
+    _both_true: "logical_and",
+    _any_true: "logical_or",
+    _one_true: "logical_xor",
+    _not_true: "logical_not",
+    _where: "where",
+    _cast: "to type",
+    lambda trace, a: _cast(trace, a, torch.int64): "long",
+    lambda trace, a: _cast(trace, a, torch.bool): "bool",
+    _filled(1): "ones_like",
+    _filled(0): "zeros_like",
+    _same: "clone detach contiguous",
+    _looked_up: "__getitem__",
+    _taken: "take",
 }
-"""The rule of each operation of torch, by its name in ATen."""
+
+RULES = {name: rule for rule, names in _NAMES.items() for name in names.split()}
+"""The rule of each function and method of torch, by its name."""
+
+METHODS: dict[Any, Callable[..., Value]] = {Tensor.where: lambda trace, a, condition, b: _where(trace, condition, a, b)}
+"""Methods whose operands stand in another order than those of the function of the same name."""

@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
-from maskzoo.planning.visibility import Visibility
+import torch
+
+from maskzoo.costs import DENSE_BELOW, Counts, choose
+from maskzoo.kernels.pairs import Pairs
+from maskzoo.kernels.tiles import Tiles
+from maskzoo.planning.visibility import TILE, Visibility
+
+HEADS = 8
+"""Heads that a plan is assumed to serve when its rule is the same for all of them."""
+
+SHORT_ROW = 2**11
+"""Keys up to which a row is so short that looking for tiles costs more than it saves."""
 
 
 def is_short(queries: int, keys: int) -> bool:
     """So few pairs that each is read by itself, and all are computed."""
-    return queries * keys <= 2**16 and keys <= 2**11
+    return queries * keys <= DENSE_BELOW and keys <= SHORT_ROW
 
 
 def chosen(visibility: Visibility) -> tuple[str, str]:
     """The kernel and the reason for it, in words."""
-    if is_short(*visibility.shape[2:]):
-        return "dense", "so few pairs that computing all of them costs least"
-    return "tiled", ""
+    batch, rules, queries, keys = visibility.shape
+    if is_short(queries, keys):
+        return "dense", f"so few pairs ({queries * keys:,}) that computing all of them costs least"
+    found = visibility.found
+    assert not isinstance(found, torch.Tensor)  # only short plans are found with every pair written out
+    area, lines = _of_pairs(found) if isinstance(found, Pairs) else _of_tiles(found)
+    counts = Counts(
+        queries=queries,
+        keys=keys,
+        units=batch * (rules if rules > 1 else HEADS),
+        groups=found.groups,
+        area=area,
+        lines=lines,
+        pairs=visibility.count,
+        form=visibility.form,
+    )
+    return choose(counts, visibility.device)
+
+
+def _of_tiles(tiles: Tiles) -> tuple[int, int]:
+    """Pairs of all tiles that hold a visible one, and lines with a partial tile."""
+    area = int(tiles.rows.count.sum()) * tiles.size**2
+    partial = (tiles.rows.pattern >= 0).nonzero()[:, 0]
+    lines = torch.bucketize(partial, tiles.rows.start, right=True).unique()
+    return area, len(lines)
+
+
+def _of_pairs(pairs: Pairs) -> tuple[int, int]:
+    """The same, without making the tiles."""
+    group, query = pairs.row // pairs.queries, pairs.row % pairs.queries
+    line = group * -(-pairs.queries // TILE) + query // TILE
+    tiles = torch.unique(line * -(-pairs.keys // TILE) + pairs.key // TILE)
+    return len(tiles) * TILE**2, len(torch.unique(line))

@@ -38,7 +38,7 @@ class Lists:
         if not isinstance(pairs, Tensor) or pairs.dtype != torch.int64 or pairs.dim() != 2 or len(pairs) != 3:
             got = f"{pairs.dtype} {list(pairs.shape)}" if isinstance(pairs, Tensor) else type(pairs).__name__
             raise ValueError(f"{rule!r}: pairs must be an int64 tensor [3, E] (sequence, query, key), got {got}")
-        batch = max(self._q_at.batch, self._k_at.batch, rule.batch)
+        batch = max(self._q_at.batch, self._k_at.batch)
         for name, places, most in zip(
             ("sequence", "query", "key"), pairs, (batch, self._q_at.length, self._k_at.length), strict=True
         ):

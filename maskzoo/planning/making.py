@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from maskzoo.biases.base import Bias
-from maskzoo.biases.dense import Dense as DenseBias
-from maskzoo.biases.parsing import parse as parse_bias
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import Tiles
 from maskzoo.masks.algebra import PerHead
@@ -21,9 +18,9 @@ from maskzoo.planning.assembling import assembled
 from maskzoo.planning.choosing import chosen, is_short
 from maskzoo.planning.effective import effective, effective_text
 from maskzoo.planning.kept import kept
+from maskzoo.planning.offsetting import biased, read, told_apart
 from maskzoo.planning.reading import Reader
 from maskzoo.planning.result import Plan
-from maskzoo.planning.sides import Elements, Sequences
 from maskzoo.planning.visibility import TILE, Visibility
 from maskzoo.positions import Positions
 from maskzoo.registry import nearest
@@ -68,15 +65,19 @@ def plan(
             raise ValueError(
                 f"{name} must be one of {', '.join(allowed)}; was {value!r}.{nearest(str(value), allowed)}"
             )
-    q_at, k_at = at.collapsed, (at if k_at is None else k_at).collapsed
+    q_at, k_at = at, at if k_at is None else k_at
+    added = read(bias, heads, q_at.device)
+    apart = told_apart(added, max(q_at.batch, k_at.batch))
+    if not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
+        q_at, k_at = q_at.collapsed, k_at.collapsed
     _check_positions(mask, q_at, k_at)
     q_at, alignment = aligned(mask, q_at, k_at, align)
-    made = kept((mask, alignment), q_at, k_at, lambda: _made(mask, q_at, k_at, alignment))
+    made = kept((mask, alignment, apart), q_at, k_at, lambda: _made(mask, q_at, k_at, alignment, apart))
     if heads is not None and made.rules not in (1, heads):
         raise ValueError(f"{mask!r} has {made.rules} rules, one per head, but there are {heads} heads")
     if empty_rows == "error":
         _refuse_empty_rows(made, q_at)
-    return made if bias is None else _with_bias(made, bias, heads, q_at, k_at)
+    return made if added is None else biased(made, added, q_at, k_at)
 
 
 def _check_hashable(mask: Mask) -> None:
@@ -102,12 +103,13 @@ def _check_positions(mask: Mask, q_at: Positions, k_at: Positions) -> None:
             raise ValueError(f"the mask {leaf!r} is made for a batch of {leaf.batch}, but the positions have {batch}")
 
 
-def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str) -> Plan:
+def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: int) -> Plan:
+    """The plan without a bias; `apart` is the number of sequences that the bias tells apart, or 0."""
     rules = mask.rules if isinstance(mask, PerHead) else (mask,)
     distinct = list(dict.fromkeys(rules))
-    batch = max(q_at.batch, k_at.batch, *(leaf.batch for leaf in mask.leaves()))
+    batch = max(q_at.batch, k_at.batch, apart, *(leaf.batch for leaf in mask.leaves()))
     which = torch.arange(batch, device=q_at.device)
-    if batch > 1 and not any(leaf.needs_sequence for leaf in mask.leaves()):
+    if batch > 1 and not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
         q_at, k_at, which = _distinct_sequences(q_at, k_at)
         batch = int(which.max()) + 1
     readers = [Reader(effective(rule), effective_text(rule), q_at, k_at, batch, TILE) for rule in distinct]
@@ -162,44 +164,3 @@ def _refuse_empty_rows(made: Plan, q_at: Positions) -> None:
     if places:
         listed = ", ".join(f"(sequence {b}, head {h}, query {i})" for b, h, i in places)
         raise ValueError(f"under the rule {made.rule} some queries see no key at all; the first: {listed}")
-
-
-def _with_bias(made: Plan, bias: str | Bias | Tensor, heads: int | None, q_at: Positions, k_at: Positions) -> Plan:
-    if heads is None:
-        if not isinstance(bias, Bias):
-            raise ValueError("a bias given as text or tensor needs heads=, the number of query heads")
-        heads = bias.heads
-    if isinstance(bias, Tensor):
-        bias = DenseBias(bias, heads=heads)
-        _check_broadcast(bias.values, made, heads)
-    added = parse_bias(bias, heads=heads)
-    if added is None:
-        return made
-    if added.heads != heads:
-        raise ValueError(f"the bias {added!r} is made for {added.heads} heads, but there are {heads}")
-    indices = added.indices(*_whole_sides(repr(added), q_at, k_at))
-    reason = "a bias is added to the score of every pair"
-    return replace(made, bias=added, indices=indices, kernel="dense", reason=reason)
-
-
-def _whole_sides(text: str, q_at: Positions, k_at: Positions) -> tuple[Elements, Elements]:
-    """All positions of both sides: [B, Tq, 1] and [B, 1, Tk]."""
-    sequence = torch.arange(max(q_at.batch, k_at.batch), device=q_at.device)[:, None, None]
-    q_slot, k_slot = (torch.arange(at.length, device=at.device)[None] for at in (q_at, k_at))
-    q = Elements(Sequences(text, q_at, TILE), sequence, q_slot[..., None], _no_lists)
-    return q, Elements(Sequences(text, k_at, TILE), sequence, k_slot[:, None], _no_lists)
-
-
-def _no_lists(*_: object) -> Tensor:
-    raise AssertionError("a bias has no listed rules")
-
-
-def _check_broadcast(bias: Tensor, made: Plan, heads: int) -> None:
-    batch = max(made.batch, bias.shape[0]) if bias.dim() == 4 else made.batch
-    full = (batch, heads, made.query_length, made.key_length)
-    try:
-        fits = torch.broadcast_shapes(bias.shape, full) == full
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"a bias of shape {list(bias.shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}")

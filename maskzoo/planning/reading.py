@@ -9,13 +9,13 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from maskzoo.kernels.tiles import packed
+from maskzoo.kernels.tiles import packed, unique_rows
 from maskzoo.masks.algebra import And, Not, Or
 from maskzoo.masks.base import Mask
 from maskzoo.masks.listed import Listed
@@ -26,17 +26,21 @@ from maskzoo.planning.sides import Blocks, Elements, MissingField, Sequences
 from maskzoo.planning.signature import alike
 from maskzoo.positions import Positions
 
-PAIRS_AT_ONCE = 2**22
-"""Pairs that a predicate is evaluated for at once: its int64 intermediate results then stay within 32 MiB each."""
+PAIRS_AT_ONCE = 2**17
+"""Pairs that a predicate is evaluated for at once: its intermediate results, 1 MiB each, then stay in the cache."""
 
-BLOCKS_AT_ONCE = 2**18
-"""Blocks that a predicate is evaluated for at once."""
+BLOCKS_AT_ONCE = 2**12
+"""Blocks that are cut into their BRANCH² children, and those read, at once."""
+
+TILES_AT_ONCE = 2**18
+"""Undecided tiles that are compared with each other."""
 
 FIRST_BLOCKS = 2**12
 """Reading starts at the finest level that has no more blocks than this."""
 
-MOST_TILES = 2**24
-"""Undecided blocks that a plan may hold at any level."""
+MOST_TILES = 2**21
+MOST_LARGE_BLOCKS = 2**19
+"""Undecided tiles that a plan may hold, and undecided larger blocks on the way to them."""
 
 MOST_PATTERNS = 2**30
 """Bytes that the tiles read by their elements may take, as bits."""
@@ -73,7 +77,7 @@ class Reader:
         self.mask, self.rule, self.batch, self.tile = mask, rule, batch, tile
         self.queries, self.keys = q_at.length, k_at.length
         self.device = q_at.device
-        self._q, self._k = Sequences(rule, q_at, tile), Sequences(rule, k_at, tile)
+        self._q, self._k = Sequences(mask, q_at, tile), Sequences(mask, k_at, tile)
         self._lists = Lists(q_at, k_at, tile)
         self._trace = Trace()
 
@@ -81,17 +85,21 @@ class Reader:
         """The rule for single pairs: sequence [P, 1, 1], query places [P, n, 1], key places [P, 1, m] -> [P, n, m]."""
         q = Elements(self._q, sequence, q_slot, self._lists.hold)
         k = Elements(self._k, sequence, k_slot, self._lists.hold)
-        shape = torch.broadcast_shapes(sequence.shape, q_slot.shape, k_slot.shape)
+        shape = torch.broadcast_tensors(sequence, q_slot, k_slot)[0].shape
         return _walk(self.mask, lambda leaf: self._leaf(leaf, q, k, shape))
 
+    def _read_by(self, leaf: Mask) -> None:
+        for side in (self._q, self._k):
+            side.reader, side.tells_sequences_apart = leaf, leaf.needs_sequence
+
     def _leaf(self, leaf: Mask, q: Elements, k: Elements, shape: torch.Size) -> Tensor:
-        self._q.rule = self._k.rule = repr(leaf)
+        self._read_by(leaf)
         try:
             visible = leaf.visible(q, k)
-        except ValueError:
+        except MissingField:
             raise
         except Exception as error:
-            if type(leaf).visible is Mask.visible:
+            if type(leaf).visible is Mask.visible or (isinstance(error, ValueError) and repr(leaf) in str(error)):
                 raise
             raise ValueError(f"{leaf!r}: visible raised {type(error).__name__}: {error}") from error
         if not isinstance(visible, Tensor) or visible.dtype != torch.bool:
@@ -106,57 +114,58 @@ class Reader:
 
     def decided(self) -> Decided:
         """Every tile of the rule."""
-        level, sequence, q_block, k_block = self._first_blocks()
-        full = []
-        while True:
-            every, some = self._bounds(level, sequence, q_block, k_block)
-            full.append(torch.stack([torch.full_like(sequence, level), sequence, q_block, k_block])[:, every])
-            undecided = some & ~every
-            sequence, q_block, k_block = sequence[undecided], q_block[undecided], k_block[undecided]
-            self._check_count(level, len(sequence))
-            if level == 0:
-                break
-            sequence, q_block, k_block = self._children(level, sequence, q_block, k_block)
+        level, blocks = self._first_blocks()
+        full, open_blocks = self._sorted_out(level, [blocks])
+        found = [full]
+        while level > 0:
             level -= 1
-        more, partial, pattern, patterns = self._read_tiles(torch.stack([sequence, q_block, k_block]))
-        return Decided(torch.cat([*full, more], dim=1), partial, pattern, patterns)
+            full, open_blocks = self._sorted_out(level, self._children(level, open_blocks))
+            found.append(full)
+        full, partial, pattern, patterns = self._read_tiles(open_blocks)
+        return Decided(torch.cat([*found, full], dim=1), partial, pattern, patterns)
 
-    def _check_count(self, level: int, count: int) -> None:
-        if count > MOST_TILES:
-            raise ValueError(
-                f"the rule {self.rule} over {self.queries:,} queries × {self.keys:,} keys × {self.batch} leaves "
-                f"{count:,} blocks of {self.tile * BRANCH**level} × {self.tile * BRANCH**level} partly visible; a plan "
-                f"holds at most {MOST_TILES:,}. Use shorter rows, or give the pairs as a list (maskzoo.masks.Pairs)"
-            )
+    def _sorted_out(self, level: int, parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Of blocks [3, P], part by part: the full ones with their level, int64 [4, F], and the undecided, [3, U]."""
+        none = torch.empty(3, 0, dtype=torch.int64, device=self.device)
+        full, undecided, count = [none], [none], 0
+        for blocks in parts:
+            if blocks.shape[1] == 0:
+                continue
+            value, _ = self._read_bounds(level, *blocks)
+            every, some = value.low.flatten(), value.high.flatten()
+            full.append(blocks[:, every])
+            undecided.append(blocks[:, some & ~every])
+            count += undecided[-1].shape[1]
+            if count > (MOST_TILES if level == 0 else MOST_LARGE_BLOCKS):
+                size = self.tile * BRANCH**level
+                raise ValueError(
+                    f"the rule {self.rule} over {self.queries:,} queries × {self.keys:,} keys × {self.batch} "
+                    f"leaves more than {count - 1:,} blocks of {size} × {size} partly visible, "
+                    "too many for a plan. Use shorter rows, or give the pairs as a list (maskzoo.masks.Pairs)"
+                )
+        found = torch.cat(full, dim=1)
+        return torch.cat([torch.full_like(found[:1], level), found]), torch.cat(undecided, dim=1)
 
     def _count(self, level: int) -> tuple[int, int]:
         size = self.tile * BRANCH**level
         return -(-self.queries // size), -(-self.keys // size)
 
-    def _first_blocks(self) -> tuple[int, Tensor, Tensor, Tensor]:
+    def _first_blocks(self) -> tuple[int, Tensor]:
+        """The level at which reading starts, and all its blocks [3, P]: sequence, query block, key block."""
         level = 0
         while self.batch * self._count(level)[0] * self._count(level)[1] > FIRST_BLOCKS and max(self._count(level)) > 1:
             level += 1
         axes = [torch.arange(n, device=self.device) for n in (self.batch, *self._count(level))]
-        sequence, q_block, k_block = torch.cartesian_prod(*axes).unbind(1)
-        return level, sequence, q_block, k_block
+        return level, torch.cartesian_prod(*axes).T
 
-    def _children(self, level: int, sequence: Tensor, q_block: Tensor, k_block: Tensor) -> tuple[Tensor, ...]:
+    def _children(self, level: int, blocks: Tensor) -> Iterator[Tensor]:
+        """The blocks of this level inside larger ones [3, P], a part at a time."""
         step = torch.arange(BRANCH, device=self.device)
-        q_child, k_child = torch.broadcast_tensors(
-            (q_block * BRANCH)[:, None, None] + step[:, None], (k_block * BRANCH)[:, None, None] + step
-        )
-        most_q, most_k = self._count(level - 1)
-        exists = (q_child < most_q) & (k_child < most_k)
-        return sequence[:, None, None].expand_as(exists)[exists], q_child[exists], k_child[exists]
-
-    def _bounds(self, level: int, *blocks: Tensor) -> tuple[Tensor, Tensor]:
-        """Whether the rule holds for every, and for some, pair of blocks [P]."""
-        parts = [
-            self._read_bounds(level, *part) for part in zip(*(x.split(BLOCKS_AT_ONCE) for x in blocks), strict=True)
-        ]
-        every, some = zip(*((value.low.flatten(), value.high.flatten()) for value, _ in parts), strict=True)
-        return torch.cat(every), torch.cat(some)
+        most_q, most_k = self._count(level)
+        for sequence, q_block, k_block in (part[..., None, None] for part in blocks.split(BLOCKS_AT_ONCE, dim=1)):
+            q_child, k_child = q_block * BRANCH + step[:, None], k_block * BRANCH + step
+            children = torch.stack(torch.broadcast_tensors(sequence, q_child, k_child))
+            yield children[:, (children[1] < most_q) & (children[2] < most_k)]
 
     def _read_bounds(self, level: int, sequence: Tensor, q_block: Tensor, k_block: Tensor) -> tuple[Value, list[Value]]:
         """The rule's bounds on blocks [P], and those of each comparison in it, all [P, 1, 1]."""
@@ -174,7 +183,7 @@ class Reader:
 
     def _leaf_bounds(self, leaf: Mask, q: Blocks, k: Blocks) -> Bounds:
         made = len(self._trace.comparisons)
-        self._q.rule = self._k.rule = repr(leaf)
+        self._read_by(leaf)
         try:
             visible = leaf.visible(q, k)
             if isinstance(visible, Bounds) and visible.dtype == torch.bool:
@@ -189,7 +198,7 @@ class Reader:
         if not self._trace.exact:
             _say_once(type(leaf), repr(leaf), lacking)
         del self._trace.comparisons[made:]
-        return Bounds(self._trace.unknown(q.sequence.shape[0], self.device), self._trace)
+        return Bounds(self._trace.unknown(len(q.block), self.device), self._trace)
 
     def dense(self) -> Tensor:
         """Every pair by itself: bool [B, Tq, Tk]."""
@@ -236,18 +245,20 @@ class Reader:
             self._check_pure(foreign)
 
     def _check_pure(self, leaves: list[Mask]) -> None:
-        """Read some pairs all at once, and each alone."""
+        """Read some pairs all at once, and each query's pairs apart from the others."""
         sequence = torch.tensor([0, self.batch - 1], device=self.device).unique()[:, None, None]
         q_slot, k_slot = (
-            torch.linspace(0, length - 1, min(length, 12), device=self.device).long()[order]
-            for length, order in ((self.queries, slice(None)), (self.keys, slice(None)))
+            torch.linspace(0, length - 1, min(length, 12), device=self.device).long()
+            for length in (self.queries, self.keys)
         )
         together = sequence, q_slot.flip(0)[None, :, None], k_slot[None, None]
         alone = [x.reshape(-1, 1, 1) for x in torch.broadcast_tensors(*together)]
         for leaf in leaves:
             reader = copy.copy(self)
             reader.mask = leaf
-            differ = reader.elements(*together).flatten() != reader.elements(*alone).flatten()
+            at_once = reader.elements(*together).flatten()
+            apart = [reader.elements(*own) for own in zip(*(x.split(len(k_slot)) for x in alone), strict=True)]
+            differ = at_once != torch.cat(apart).flatten()
             if bool(differ.any()):
                 b, i, j = (int(x.flatten()[differ.nonzero()[0]]) for x in alone)
                 raise ValueError(
@@ -272,7 +283,7 @@ class Reader:
                 for name, field in all_of.read.items()
             )
             raise ValueError(
-                f"{self.rule}: the operation {error} leaves the integers that a rule can compute with (±2⁶²). "
+                f"{self.rule}: {error} leaves the integers that a rule can compute with (below 2⁶² in size). "
                 f"The fields it reads are {ranges}"
             ) from None
         finally:
@@ -287,9 +298,9 @@ class Reader:
                 f"{len(first):,} different partly visible tiles, {len(first) * self.tile**2 // 8:,} bytes; at most "
                 f"{MOST_PATTERNS:,} are allowed. Use shorter rows, or give the pairs as a list (maskzoo.masks.Pairs)"
             )
-        read, exists = self._patterns(tiles[:, first])
-        distinct, pattern = torch.unique(read.flatten(1), dim=0, return_inverse=True)
-        some, every = (read != 0).flatten(1).any(1), (read == exists).flatten(1).all(1)
+        read, every = self._patterns(tiles[:, first])
+        distinct, pattern = unique_rows(read.flatten(1))
+        some = (read != 0).flatten(1).any(1)
         full, partial = every[kind], (some & ~every)[kind]
         kept, pattern = torch.unique(pattern[kind[partial]], return_inverse=True)
         level = torch.zeros_like(tiles[:1, full])
@@ -305,11 +316,11 @@ class Reader:
         if tiles.shape[1] == 0:
             return tiles[0], tiles[0]
         kinds = []
-        for part in tiles.split(BLOCKS_AT_ONCE, dim=1):
+        for part in tiles.split(TILES_AT_ONCE, dim=1):
             comparisons = self._read_bounds(0, *part)[1]
             kinds.append(alike(comparisons, part, self._q, self._k))
         if len(kinds) > 1:  # parts are told apart, never mistaken for each other
-            kinds = [kind + number * BLOCKS_AT_ONCE for number, kind in enumerate(kinds)]
+            kinds = [kind + number * TILES_AT_ONCE for number, kind in enumerate(kinds)]
         names, kind = torch.unique(torch.cat(kinds), return_inverse=True)
         first = torch.full_like(names, tiles.shape[1]).scatter_reduce(
             0, kind, torch.arange(len(kind), device=kind.device), "amin"
@@ -317,17 +328,19 @@ class Reader:
         return kind, first
 
     def _patterns(self, tiles: Tensor) -> tuple[Tensor, Tensor]:
-        """Every pair of tiles [3, N], and which pairs exist at all, as bits: uint8 [N, tile, tile / 8]."""
-        read, exist = [], []
+        """The pairs of tiles [3, N] as bits, uint8 [N, tile, tile / 8], and whether all that exist are visible."""
+        bits = tiles.new_empty(tiles.shape[1], self.tile, self.tile // 8, dtype=torch.uint8)
+        every = tiles.new_empty(tiles.shape[1], dtype=torch.bool)
         inside = torch.arange(self.tile, device=self.device)
-        for part in tiles.split(PAIRS_AT_ONCE // self.tile**2, dim=1):
-            sequence, q_tile, k_tile = part[..., None, None].unbind(0)
+        step = max(1, PAIRS_AT_ONCE // self.tile**2)
+        for begin in range(0, tiles.shape[1], step):
+            sequence, q_tile, k_tile = tiles[:, begin : begin + step, None, None].unbind(0)
             q_slot, k_slot = q_tile * self.tile + inside[:, None], k_tile * self.tile + inside
             exists = (q_slot < self.queries) & (k_slot < self.keys)
             visible = self.elements(sequence, q_slot.clamp(max=self.queries - 1), k_slot.clamp(max=self.keys - 1))
-            read.append(packed(visible & exists))
-            exist.append(packed(exists))
-        return torch.cat(read), torch.cat(exist)
+            bits[begin : begin + step] = packed(visible & exists)
+            every[begin : begin + step] = (visible | ~exists).flatten(1).all(1)
+        return bits, every
 
 
 def _walk(mask: Mask, leaf: Callable[[Mask], Tensor]) -> Tensor:
@@ -349,6 +362,7 @@ def _say_once(provider: type[Mask], rule: str, lacking: str) -> None:
         _said.add((provider, lacking))
         warnings.warn(
             f"the mask {rule} cannot be read by intervals because of {lacking}: every pair that the rest of the rule "
-            "leaves open is read by itself, which takes longer and gives the same plan",
+            "leaves open is read by itself, which takes longer and gives the same plan (that no integer of it wraps is "
+            "not checked)",
             stacklevel=2,
         )

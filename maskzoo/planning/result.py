@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from maskzoo.biases.base import Bias, Index, Indices
+from maskzoo.biases.base import Bias
+from maskzoo.kernels.offsets import Offsets
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import Tiles
+from maskzoo.planning.folding import Folded
 from maskzoo.planning.visibility import Visibility
 
 MOST_DENSE_PAIRS = 2**30
@@ -27,7 +29,7 @@ class Plan:
         kernel: the kernel that `attend(backend="auto")` takes when no weights are asked for.
         reason: why that kernel, in words.
         bias: the bias, whose table may be learned.
-        indices: the bias's table indices for these positions.
+        folded: the bias's codes and indices for these positions.
     """
 
     rule: str
@@ -36,7 +38,7 @@ class Plan:
     kernel: str
     reason: str
     bias: Bias | None = None
-    indices: Indices = ()
+    folded: Folded | None = None
 
     @property
     def query_length(self) -> int:
@@ -115,7 +117,7 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Memory of the plan's arrays."""
-        return self.visibility.bytes
+        return self.visibility.bytes + (0 if self.folded is None else self.folded.bytes)
 
     def stored_weights_bytes(self, dtype: torch.dtype = torch.float16) -> int:
         """What one head's attention weights for one sequence would take if they were stored, as no fast kernel does."""
@@ -123,11 +125,28 @@ class Plan:
 
     def scores(self) -> Tensor | None:
         """The bias of all pairs, float, broadcasts to [B, H, Tq, Tk]; differentiable in its table."""
-        return None if self.bias is None else self.bias.scores(self.indices)
+        return None if self.bias is None or self.folded is None else self.folded.scores(self.bias, self.visibility)
+
+    def offsets(self, form: str) -> Offsets | None:
+        """The bias as the kernel "tiled" or "edges" reads it; differentiable in its tables."""
+        if self.bias is None or self.folded is None:
+            return None
+        return self.folded.offsets(self.bias, self.visibility, form)
+
+    def with_bias(self, bias: Bias) -> Plan:
+        """This plan with a bias of the same terms but other tables: what depends on the positions is shared.
+
+        Raises:
+            ValueError: the plan has no bias, or one of other terms.
+        """
+        if self.bias is None or not _of_same_terms(self.bias, bias):
+            raise ValueError(f"the plan was made for the bias {self.bias!r}; {bias!r} is not of the same terms")
+        return replace(self, bias=bias)
 
     def to(self, device: torch.device | str) -> Plan:
         """This plan on another device; the bias is a module and moves with its model."""
-        return replace(self, visibility=self.visibility.to(device), indices=_moved(self.indices, device))
+        folded = None if self.folded is None else self.folded.to(device)
+        return replace(self, visibility=self.visibility.to(device), folded=folded)
 
     def explain(self) -> str:
         """The effective rule, its tiles, size and density, and the kernel with the reason for it, as lines of text."""
@@ -162,7 +181,6 @@ class Plan:
         )
 
 
-def _moved(indices: Indices, device: torch.device | str) -> Indices:
-    if isinstance(indices, Index):
-        return Index(indices.rows.to(device), indices.entries)
-    return tuple(_moved(own, device) for own in indices)
+def _of_same_terms(one: Bias, other: Bias) -> bool:
+    leaves = [[(factor, type(leaf), leaf.heads, repr(leaf)) for factor, leaf in bias.leaves()] for bias in (one, other)]
+    return leaves[0] == leaves[1]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskzoo.masks.listed import Listed
-from maskzoo.planning.bounds import Bounds, Trace, Value
+from maskzoo.planning.bounds import Bounds, Trace, Value, check_range
 from maskzoo.planning.fields import Field
 from maskzoo.positions import Positions
 from maskzoo.provider import LARGEST
@@ -23,11 +23,12 @@ class Sequences:
     """The positions on one side of all pairs, with every field that a rule can read.
 
     Args:
-        rule: who reads them, for errors.
+        reader: what reads them, for errors.
     """
 
-    def __init__(self, rule: str, at: Positions, tile: int) -> None:
-        self.rule, self.at, self.tile = rule, at, tile
+    def __init__(self, reader: object, at: Positions, tile: int) -> None:
+        self.reader, self.at, self.tile = reader, at, tile
+        self.tells_sequences_apart = False
         self.read: dict[str, Field] = {}
 
     def field(self, name: str) -> Field:
@@ -46,15 +47,15 @@ class Sequences:
             return torch.arange(at.length, device=at.device)[None]
         if name not in at.fields:
             raise MissingField(
-                f"{self.rule} reads the field {name!r}, which these positions do not have.{nearest(name, at.fields)} "
-                f"They have {', '.join(at.fields)}; add it by Positions.with_fields({name}=…)"
+                f"{self.reader!r} reads the field {name!r}, which these positions do not have."
+                f"{nearest(name, at.fields)} They have {', '.join(at.fields)}; add it by Positions.with_fields({name}=…)"
             )
         return at.fields[name]
 
     @property
     def small(self) -> bool:
         """No field holds more than 31 bits."""
-        return all(bool((values.abs() <= LARGEST).all()) for values in self.at.fields.values())
+        return all(int(values.min()) >= -LARGEST and int(values.max()) <= LARGEST for values in self.at.fields.values())
 
     def rows(self, name: str, sequence: Tensor) -> Tensor:
         """The row of the field for each sequence: what all sequences share has one row."""
@@ -72,6 +73,11 @@ class _Side:
     def __getattr__(self, name: str) -> Tensor:
         if name.startswith("__"):
             raise AttributeError(name)
+        if name == "sequence" and not self._all.tells_sequences_apart:
+            raise MissingField(
+                f"{self._all.reader!r} reads q.sequence, the place in the batch, without saying so: give it a "
+                "property needs_sequence that returns True"
+            )
         return self._read(name)
 
     def _read(self, name: str) -> Tensor:
@@ -112,21 +118,24 @@ class Blocks(_Side):
         self, name: str, all_of: Sequences, sequence: Tensor, block: Tensor, level: int, trace: Trace, holds: HoldsIn
     ) -> None:
         super().__init__(all_of, sequence)
-        self._name, self._block, self._level, self._trace, self._holds = name, block, level, trace, holds
+        self.block = block
+        self._name, self._level, self._trace, self._holds = name, level, trace, holds
 
     def _read(self, name: str) -> Tensor:
         if name == "sequence":
             low = high = self._sequence
         else:
             row = self._all.rows(name, self._sequence)
-            low, high = (ends[row, self._block] for ends in self._all.field(name).bounds(self._level))
+            low, high = (ends[row, self.block] for ends in self._all.field(name).bounds(self._level))
         linear = (((self._name, name), 1),)
         value = Value(low[:, None, None], high[:, None, None], linear, frozenset([linear]))
+        if self._trace.exact:
+            check_range(f"{self._name}.{name}", value)
         return Bounds(value, self._trace)
 
     def listed(self, rule: Listed, k: Blocks) -> Tensor:
         """Whether a listed rule names pairs of these blocks."""
-        every, some = self._holds(rule, self._sequence, self._block, k._block, self._level)
+        every, some = self._holds(rule, self._sequence, self.block, k.block, self._level)
         places = frozenset(((place, 1),) for place in (("q", "sequence"), ("q", "slot"), ("k", "slot")))
         value = Value(every[:, None, None], some[:, None, None], None, places)
         self._trace.comparisons.append(value)

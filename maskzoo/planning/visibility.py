@@ -33,6 +33,9 @@ class Visibility:
         else:
             self.pairs = found
 
+    def __reduce__(self) -> tuple[type[Visibility], tuple[Tensor | Tiles | Pairs]]:
+        return Visibility, (self.found,)
+
     @cached_property
     def dense(self) -> Tensor:
         """bool [B or 1, H or 1, Tq, Tk]."""
@@ -88,6 +91,14 @@ class Visibility:
         own = found.start.diff().view(-1, found.queries) if isinstance(found, Pairs) else _seen_in_tiles(found)
         return own[found.group]
 
+    @property
+    def count(self) -> int:
+        """Visible pairs of all groups."""
+        found = self.found
+        if isinstance(found, Tensor):
+            return int(found.sum())
+        return len(found.key) if isinstance(found, Pairs) else int(_seen_in_tiles(found).sum())
+
     @cached_property
     def empty(self) -> Tensor | None:
         """bool [B or 1, H or 1, Tq]: queries that see no key; None when there are none."""
@@ -115,8 +126,14 @@ class Visibility:
         start, first, count, pattern = found.rows
         line = _line(start) % found.query_tiles
         last = first + count - 1
-        on_diagonal = pattern[(last == line) & (pattern != FULL)].long().unique()
-        return bool((last > line).any()) or bool(tiles_of.unpacked(found.patterns[on_diagonal]).triu(1).any())
+        ends_on_diagonal, whole = last == line, pattern == FULL
+        more_than_one = found.queries - line * found.size > 1
+        on_diagonal = pattern[ends_on_diagonal & ~whole].long().unique()
+        return (
+            bool((last > line).any())
+            or bool((ends_on_diagonal & whole & more_than_one).any())
+            or bool(tiles_of.unpacked(found.patterns[on_diagonal]).triu(1).any())
+        )
 
     def to(self, device: torch.device | str) -> Visibility:
         """The same on another device."""

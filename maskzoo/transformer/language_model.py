@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import maskzoo.biases
 import maskzoo.masks
+from maskzoo.biases.base import Bias
 from maskzoo.masks.base import Mask
 from maskzoo.planning import Plan, plan
 from maskzoo.positions import Positions
@@ -34,7 +35,8 @@ class LanguageModel(nn.Module):
         config: the shape of the Transformer.
         vocabulary: how many different tokens there are.
         mask: who sees whom, as text or as a Mask.
-        bias: score offsets as text, such as "alibi"; None for none. Learned tables are shared by all layers.
+        bias: score offsets as text, such as "alibi"; None for none. With config.bias_per_layer each layer learns tables
+            of its own, otherwise all share them.
 
     Attributes:
         tokenizer_state: set by `maskzoo.load`: what the tokenizer is made from.
@@ -50,6 +52,12 @@ class LanguageModel(nn.Module):
         self.config, self.vocabulary = config, vocabulary
         self.mask = maskzoo.masks.parse(mask) if isinstance(mask, str) else mask
         self.bias = maskzoo.biases.parse(bias, heads=config.heads)
+        if config.bias_per_layer and self.bias is None:
+            raise ValueError("bias_per_layer=true gives each layer tables of its own for a bias, but there is no bias")
+        # `bias` is all layers', or the first one's.
+        further = config.layers - 1 if config.bias_per_layer else 0
+        biases = [maskzoo.biases.parse(bias, heads=config.heads) for _ in range(further)]
+        self.further_biases: Sequence[Bias] = nn.ModuleList(biases)  # type: ignore[arg-type, assignment]
         self.embedding = nn.Embedding(vocabulary, config.width)
         self.embedding_scale = config.width**0.5 if config.tied and config.position == "sinusoidal" else 1.0
         self.transformer = Transformer(config)
@@ -88,10 +96,15 @@ class LanguageModel(nn.Module):
             raise ValueError(f"tokens have shape {list(tokens.shape)} and their positions {[at.batch, at.length]}")
         x = self.embedding(tokens) * self.embedding_scale
         rule = self.plan(at, k_at=None if cache is None else cache.extend(at))
-        return self.head(self.transformer(x, rule, at, cache, weights))
+        # One plan for all layers, or the same with each layer's tables.
+        own = [rule, *(rule.with_bias(bias) for bias in self.further_biases)] if self.config.bias_per_layer else rule
+        return self.head(self.transformer(x, own, at, cache, weights))
 
     def plan(self, at: Positions, k_at: Positions | None = None) -> Plan:
-        """The plan that every layer runs under for queries at `at` and keys at `k_at` (default: the same)."""
+        """The plan that every layer runs under for queries at `at` and keys at `k_at` (default: the same).
+
+        With config.bias_per_layer its bias is the first layer's.
+        """
         return plan(self.mask, at, bias=self.bias, heads=self.config.heads, k_at=k_at)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ class TransformerConfig:
     dropout, attention_dropout: of embeddings and residual branches; of attention weights
     tied: the output layer of a language model is its embedding
     linear_bias: whether linear layers inside blocks have biases
+    bias_per_layer: each layer has its own tables for the bias, instead of one that all layers share
     qk_norm: RMSNorm over each head of queries and keys
     rotary_base: the slowest rotary wavelength is 2 pi * rotary_base positions
     """
@@ -57,6 +59,7 @@ class TransformerConfig:
     attention_dropout: float = 0.0
     tied: bool = True
     linear_bias: bool = True
+    bias_per_layer: bool = False
     qk_norm: bool = False
     rotary_base: float = 10000.0
 
@@ -72,7 +75,7 @@ class TransformerConfig:
         _check_choice("position", self.position, POSITIONS)
         for name in ("dropout", "attention_dropout"):
             _check_fraction(name, getattr(self, name))
-        for name in ("tied", "linear_bias", "qk_norm"):
+        for name in ("tied", "linear_bias", "bias_per_layer", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
         _check_number("rotary_base", self.rotary_base)
@@ -106,7 +109,7 @@ class TransformerConfig:
 
 
 class Transformer(nn.Module):
-    """Blocks of attention and feed-forward layers, all of them under one plan.
+    """Blocks of attention and feed-forward layers, all of them under one plan, or each under its own.
 
     The model holds no mask of its own: what a position sees is decided by the plan alone, and where it stands by
     `at.index` alone (so that packed documents each start at 0).
@@ -135,10 +138,16 @@ class Transformer(nn.Module):
         initialize(self, residual_scale=(2 * config.layers) ** -0.5 if pre else 1.0)
 
     def forward(
-        self, x: Tensor, plan: Plan, at: Positions, cache: Cache | None = None, weights: list[Tensor] | None = None
+        self,
+        x: Tensor,
+        plan: Plan | Sequence[Plan],
+        at: Positions,
+        cache: Cache | None = None,
+        weights: list[Tensor] | None = None,
     ) -> Tensor:
         """x: [B, T, C] floating point; at: the positions of these T rows. Returns [B, T, C].
 
+        plan: one for all layers, or one for each.
         cache: the key/value cache to append to; `cache.extend(at)` has been called, and the plan's keys are `cache.at`.
         weights: a list that receives the attention weights of each layer, [B, H, T, Tk].
         """
@@ -146,6 +155,9 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"x must have shape [B, T, {self.config.width}] (batch, length, width), got {list(x.shape)}"
             )
+        plans = list(plan) if isinstance(plan, Sequence) else [plan] * self.config.layers
+        if len(plans) != self.config.layers:
+            raise ValueError(f"{self.config.layers} layers take one plan, or one each, but got {len(plans)} plans")
         if self.added_positions is not None:
             x = x + self.added_positions(at.index, x.dtype)
         rotation = None if self.rotary is None else self.rotary(at.index, computing_dtype(x))
@@ -153,8 +165,8 @@ class Transformer(nn.Module):
         # Compiled blocks are for training: a cache has another length at every step, and each would be compiled anew.
         eager = cache is not None or weights is not None
         with torch.compiler.set_stance("force_eager") if eager else nullcontext():
-            for block in self.blocks:
-                x = block(x, plan, rotation, cache, weights)
+            for block, own in zip(self.blocks, plans, strict=True):
+                x = block(x, own, rotation, cache, weights)
         return self.norm(x)
 
 

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from maskzoo.tasks.language.corpora.cache import cache_folder, write_aside
+from maskzoo.cache import cache_folder
+from maskzoo.tasks.language.corpora.cache import write_aside
 from maskzoo.tasks.language.documents import Documents, offsets_of
 
 _BLOCK = 1 << 17  # characters that BPE takes as one text

@@ -53,9 +53,12 @@ def test_a_path_is_enough(file, model):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("bias", ["none", "relative(buckets=8, max_distance=16)"])
-def test_every_parameter_comes_back(tmp_path, tied, bias):
-    model = LanguageModel(TransformerConfig(layers=1, width=16, heads=2, tied=tied, qk_norm=True), 9, bias=bias)
+@pytest.mark.parametrize(
+    ("bias", "per_layer"), [("none", False), ("relative(buckets=8, max_distance=16)", False), ("offset(3)", True)]
+)
+def test_every_parameter_comes_back(tmp_path, tied, bias, per_layer):
+    config = TransformerConfig(layers=2, width=16, heads=2, tied=tied, qk_norm=True, bias_per_layer=per_layer)
+    model = LanguageModel(config, 9, bias=bias)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_()

@@ -1,4 +1,4 @@
-"""The folder of everything fetched or computed once, and writing into it without leaving half a file."""
+"""Writing into the cache folder without leaving half a file, and checking what is in it."""
 
 import hashlib
 import os
@@ -6,11 +6,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
-
-
-def cache_folder() -> Path:
-    """`$MASKZOO_DATA`, or `~/.cache/maskzoo`. It need not exist yet."""
-    return Path(os.environ.get("MASKZOO_DATA") or "~/.cache/maskzoo").expanduser().absolute()
 
 
 def write_aside(path: Path, write: Callable[[BinaryIO], None]) -> None:

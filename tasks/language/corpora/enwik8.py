@@ -13,8 +13,9 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
+from maskzoo.cache import cache_folder
 from maskzoo.registry import datasets
-from maskzoo.tasks.language.corpora.cache import cache_folder, sha1_of, write_aside
+from maskzoo.tasks.language.corpora.cache import sha1_of, write_aside
 from maskzoo.tasks.language.corpora.splits import check_split, cuts
 
 ADDRESS = "http://mattmahoney.net/dc/enwik8.zip"

@@ -1,63 +1,15 @@
-"""Bias providers against their papers' formulas, the algebra and the text form."""
+"""The algebra of biases, their text form, and what is no bias."""
 
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import maskzoo as mz
 
 
 def scores(text, at, heads, k_at=None):
     return mz.plan("full", at, bias=text, heads=heads, k_at=k_at).scores()
-
-
-@pytest.mark.parametrize(
-    ("heads", "slopes"),
-    [
-        (1, [2**-8]),
-        (8, [2**-1, 2**-2, 2**-3, 2**-4, 2**-5, 2**-6, 2**-7, 2**-8]),
-        (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]),
-    ],
-)
-def test_alibi_slopes(heads, slopes):  # Press et al. 2022, section 3
-    got = scores("alibi", mz.Positions.tokens(4), heads)
-    distance = (torch.arange(4)[:, None] - torch.arange(4)).abs()
-    torch.testing.assert_close(got[0], -torch.tensor(slopes)[:, None, None] * distance)
-
-
-def t5_bucket(distance, buckets, max_distance, both_directions):
-    """Key position minus query position to bucket, one number at a time (Raffel et al. 2020, section 2.1)."""
-    bucket = 0
-    if both_directions:
-        buckets //= 2
-        if distance > 0:
-            bucket += buckets
-        distance = abs(distance)
-    else:
-        distance = max(-distance, 0)
-    exact = buckets // 2
-    if distance < exact:
-        return bucket + distance
-    far = exact + int(math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact))
-    return bucket + min(far, buckets - 1)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    buckets=st.sampled_from([4, 8, 32]),
-    max_distance=st.integers(20, 200),
-    both_directions=st.booleans(),
-    query=st.integers(0, 400),
-    key=st.integers(0, 400),
-)
-def test_relative_buckets(buckets, max_distance, both_directions, query, key):
-    bias = mz.biases.Relative(buckets, max_distance, both_directions, heads=1)
-    at, k_at = mz.Positions(index=[query]), mz.Positions(index=[key])
-    index = mz.plan("full", at, k_at=k_at, bias=bias).indices
-    assert index.rows.item() == t5_bucket(key - query, buckets, max_distance, both_directions)
 
 
 def test_a_learned_table_gets_the_sum_of_its_pairs_gradients():
@@ -69,8 +21,9 @@ def test_a_learned_table_gets_the_sum_of_its_pairs_gradients():
     mz.attend(q, k, v, plan).square().sum().backward()
     mz.attend(q, k, v, mz.plan("causal", at, bias=whole, heads=2)).square().sum().backward()
     expected = torch.zeros(2, 8).double()
+    buckets = bias.bucket(at.index[0, :, None] - at.index[0])
     for bucket in range(8):
-        expected[:, bucket] = whole.grad.sum(0)[:, plan.indices.rows[0] == bucket].sum(-1)
+        expected[:, bucket] = whole.grad.sum(0)[:, buckets == bucket].sum(-1)
     torch.testing.assert_close(bias.weight.grad.double(), expected, atol=1e-5, rtol=1e-5)
     assert bias.weight.grad.abs().max() > 1e-3
 
@@ -88,7 +41,24 @@ def test_biases_add_and_scale():
 
 
 @pytest.mark.parametrize(
-    "text", ["alibi", "relative", "relative(8)", "relative(max_distance=64)", "alibi + relative(8)", "3 * alibi"]
+    "text",
+    [
+        "alibi",
+        "relative",
+        "relative(8)",
+        "relative(max_distance=64)",
+        "alibi + relative(8)",
+        "3 * alibi",
+        "clipped_relative(16)",
+        "offset(8, 2)",
+        "grid_offset(7, 7)",
+        "grid_offset(7, 7, 4)",
+        "distance",
+        "distance('linear', learned=True)",
+        "distance(fields=('row', 'col'), metric='chebyshev')",
+        "segment_pair(2)",
+        "0.5 * segment_pair(2, 'speaker') + alibi",
+    ],
 )
 def test_text_comes_back(text):
     assert repr(mz.biases.parse(text, heads=2)) == text
@@ -102,6 +72,19 @@ def test_text_comes_back(text):
         ("relative(buckets=3)", "positive multiple of 2"),
         ("relative(buckets=32, max_distance=16)", "above 16"),
         ("relative(heads=3)", "no parameter 'heads'"),
+        ("clipped_relative(-1)", r"clipped_relative\(reach=-1\): reach must be an integer from 0"),
+        ("offset(2, after=True)", r"offset\(after=True\): after must be"),
+        ("grid_offset(7)", "missing a required argument: 'cols'"),
+        ("grid_offset(7, 0)", r"grid_offset\(cols=0\)"),
+        ("grid_offset(7, 7, times=0)", r"grid_offset\(times=0\)"),
+        ("distance('logg')", "Did you mean 'log'"),
+        ("distance(metric='manhattan')", "euclidean, chebyshev"),
+        ("distance(fields=[])", "name of a field"),
+        ("distance(learned=1)", "True or False"),
+        ("segment_pair(0)", "an integer from 1 to 1024"),
+        ("segment_pair(2, field=3)", "name of a field"),
+        ("dense(3)", "made in Python"),
+        ("table(3)", "made in Python"),
         ("alibi & alibi", "is no rule"),
         ("alibi * alibi", "is no rule"),
         ("", "must be a rule such as"),
@@ -124,3 +107,33 @@ def test_what_is_no_bias_is_refused(text, message):
 def test_a_tensor_that_is_no_bias_is_refused(values, message):
     with pytest.raises(ValueError, match=message):
         mz.plan("full", mz.Positions.tokens(2), bias=values, heads=1)
+
+
+@pytest.mark.parametrize("factor", [math.inf, math.nan])
+def test_a_factor_is_finite(factor):
+    with pytest.raises(ValueError, match="must be finite"):
+        factor * mz.biases.parse("alibi", heads=2)
+
+
+def test_a_bias_of_the_users_own_may_have_any_parameters():  # case B9: a scale and a linear layer over features
+    class Smooth(mz.biases.OffsetBias):
+        def __init__(self, heads):
+            super().__init__(heads)
+            self.scale = torch.nn.Parameter(torch.tensor(0.3))
+            self.layer = torch.nn.Linear(2, heads)
+
+        def code(self, at):
+            return at.index
+
+        def table(self, differences):
+            features = torch.stack([differences / 8, (differences / 8).square()], dim=-1)
+            return self.scale * self.layer(features.to(self.scale.dtype)).T
+
+    bias = Smooth(heads=2).double()
+    q, k, v = (torch.randn(2, 2, 9, 4, dtype=torch.float64) for _ in range(3))
+
+    def loss(*_):
+        return mz.attend(q, k, v, mz.plan("causal", mz.Positions.tokens(9), bias=bias)).square().sum()
+
+    assert torch.autograd.gradcheck(loss, tuple(bias.parameters()))
+    assert repr(bias) == "Smooth" and all(p.grad_fn is None for p in bias.parameters())

@@ -78,6 +78,46 @@ def test_a_learned_bias_is_a_parameter_that_gets_gradients(tokens):
     assert all(p.grad.abs().max() > 0 for p in tables.values())
 
 
+def test_each_layer_may_have_tables_of_its_own(tokens):
+    shared = LanguageModel(SMALL, VOCABULARY, bias="relative(buckets=8) + alibi").eval()
+    own = LanguageModel(replace(SMALL, bias_per_layer=True), VOCABULARY, bias="relative(buckets=8) + alibi").eval()
+    tables = [p for name, p in own.named_parameters() if "bias" in name and name.endswith("terms.0.weight")]
+    assert [p.shape for p in tables] == [(4, 8)] * SMALL.layers
+    own.load_state_dict(shared.state_dict(), strict=False)
+    assert_close(own(tokens), shared(tokens), atol=0, rtol=0)
+    torch.nn.init.normal_(tables[1], std=3.0)
+    before, after = (model.attention_weights(tokens) for model in (shared, own))
+    assert_close(after[0], before[0], atol=0, rtol=0)
+    assert (after[1] - before[1]).abs().max() > 0.01
+    own(tokens).square().sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in tables) and not torch.equal(tables[0].grad, tables[1].grad)
+
+
+def test_layers_share_what_depends_on_positions(tokens):
+    model = LanguageModel(replace(SMALL, bias_per_layer=True), VOCABULARY, bias="relative(buckets=8)")
+    seen = []
+    for block in model.transformer.blocks:
+        block.register_forward_pre_hook(lambda module, given: seen.append(given[1]))
+    model(tokens)
+    assert seen[0].folded is seen[1].folded and seen[0].visibility is seen[1].visibility
+    assert seen[0].bias is model.bias and seen[1].bias is model.further_biases[0]
+
+
+@torch.no_grad()
+def test_decoding_with_tables_of_each_layer(tokens):
+    model = LanguageModel(replace(SMALL, bias_per_layer=True), VOCABULARY, bias="relative(buckets=8)").eval()
+    for bias in (model.bias, *model.further_biases):
+        torch.nn.init.normal_(bias.weight)
+    cache = model.new_cache(2, 9)
+    steps = [model(part, cache=cache) for part in tokens.split([4, 1, 4], dim=1)]
+    assert_close(torch.cat(steps, dim=1), model(tokens), atol=1e-4, rtol=1e-4)
+
+
+def test_tables_of_each_layer_need_a_bias():
+    with pytest.raises(ValueError, match="bias_per_layer=true.*there is no bias"):
+        LanguageModel(replace(SMALL, bias_per_layer=True), VOCABULARY)
+
+
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("position", ["rotary", "learned", "sinusoidal", "none"])
 def test_padding_changes_nothing(side, position):

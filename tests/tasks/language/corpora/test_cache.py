@@ -2,15 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from maskzoo.tasks.language.corpora.cache import cache_folder, sha1_of, write_aside
-
-
-def test_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("MASKZOO_DATA", str(tmp_path / "x"))
-    assert cache_folder() == tmp_path / "x"
-    monkeypatch.delenv("MASKZOO_DATA")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / ".cache" / "maskzoo"
+from maskzoo.tasks.language.corpora.cache import sha1_of, write_aside
 
 
 def test_whole_file_or_none(tmp_path):

@@ -1,0 +1,95 @@
+"""The bias of a plan: read, checked against the positions, and folded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from maskzoo.biases.base import Bias
+from maskzoo.biases.dense import Dense
+from maskzoo.biases.parsing import parse
+from maskzoo.planning.folding import Folded
+from maskzoo.planning.result import Plan
+from maskzoo.planning.visibility import Visibility
+from maskzoo.positions import Positions
+
+_kept: WeakKeyDictionary[Visibility, WeakKeyDictionary[Bias, Folded]] = WeakKeyDictionary()
+"""Of positions that no batch changes, as long as both their plan is kept and the bias is in use."""
+
+
+def read(bias: str | Bias | Tensor | None, heads: int | None, device: torch.device) -> Bias | None:
+    """A bias as `plan` takes it, for positions on `device`; one that is no module of the user's is put there.
+
+    Raises:
+        ValueError: it cannot be read, or the number of heads is unknown or not the bias's.
+    """
+    if bias is None:
+        return None
+    if heads is None:
+        if not isinstance(bias, Bias):
+            raise ValueError("a bias given as text or tensor needs heads=, the number of query heads")
+        heads = bias.heads
+    added = Dense(bias, heads=heads) if isinstance(bias, Tensor) else parse(bias, heads=heads)
+    if added is None:
+        return None
+    if added.heads != heads:
+        raise ValueError(f"the bias {added!r} is made for {added.heads} heads, but there are {heads}")
+    return added.to(device) if isinstance(bias, str) else added
+
+
+def told_apart(bias: Bias | None, batch: int) -> int:
+    """How many of `batch` sequences a bias tells apart even where they are equal; 0 if it does not.
+
+    Raises:
+        ValueError: a provider is made for another batch.
+    """
+    apart = 0
+    for _, leaf in () if bias is None else bias.leaves():
+        if leaf.batch != batch and 1 not in (leaf.batch, batch):
+            raise ValueError(f"the bias {leaf!r} is made for a batch of {leaf.batch}, but the positions have {batch}")
+        if leaf.needs_sequence:
+            apart = max(apart, leaf.batch)
+    return apart
+
+
+def biased(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> Plan:
+    """The plan with a bias at the positions that it was made for.
+
+    Raises:
+        ValueError: a provider that does not fit the positions, or gives no index, code or table.
+    """
+    _check(made, bias, q_at, k_at)
+    own = _kept.setdefault(made.visibility, WeakKeyDictionary()) if q_at.batch == k_at.batch == 1 else {}
+    if bias not in own:
+        own[bias] = Folded(bias, q_at, k_at)
+    reason = "a bias is added to the score of every pair"
+    plan = replace(made, bias=bias, folded=own[bias], kernel="dense", reason=reason)
+    # Nothing is left to be computed where a compiled model reads it.
+    own[bias].stored(bias, plan.visibility, plan.kernel)
+    return plan
+
+
+def _check(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> None:
+    batch = max(made.batch, q_at.batch, k_at.batch)
+    for _, leaf in bias.leaves():
+        if isinstance(leaf, Dense):
+            _check_broadcast(leaf, (max(batch, leaf.batch), bias.heads, made.query_length, made.key_length))
+        for tensor in (*leaf.parameters(), *leaf.buffers()):
+            if tensor.device != q_at.device:
+                raise ValueError(
+                    f"the bias {leaf!r} is on {tensor.device} and the positions are on {q_at.device}: "
+                    "move one by .to(device)"
+                )
+
+
+def _check_broadcast(bias: Dense, full: tuple[int, ...]) -> None:
+    shape = bias.values.shape
+    try:
+        fits = torch.broadcast_shapes(shape, full) == full
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"a bias of shape {list(shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}")

@@ -1,0 +1,116 @@
+"""Who is measured: maskzoo's kernels, torch's `scaled_dot_product_attention` and compiled FlexAttention."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+import maskzoo
+from benchmarks.patterns import Case
+
+OURS = ("auto", "dense", "tiled", "edges")
+"""Contestants that are backends of `maskzoo.attend`."""
+
+THEIRS = ("sdpa", "sdpa_causal", "flex")
+"""SDPA with a boolean mask; SDPA with is_causal; FlexAttention."""
+
+
+MOST_DENSE_EDGES = 0.05
+"""Its cost follows the pairs: beyond this it would take hours and tell nothing."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of the inputs; their dtype; and the GiB that a contestant may be expected to need."""
+
+    batch: int
+    heads: int
+    width: int
+    dtype: torch.dtype
+    gibibytes: float
+
+    def inputs(self, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """q, k, v and the gradient of the output: [B, H, T, D]."""
+        shape, generator = (self.batch, self.heads, length, self.width), torch.Generator().manual_seed(0)
+        q, k, v, gradient = (torch.randn(shape, generator=generator).to(self.dtype) for _ in range(4))
+        return q, k, v, gradient
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A contestant with its mask: all that is done once for a rule is done.
+
+    Attributes:
+        attend: from q, k, v to out.
+        label: the name in the table; for ours with the kernel that it took.
+        trains: whether it has a backward here.
+        density: the share of all pairs that are visible, where the contestant knows it.
+    """
+
+    attend: Callable[[Tensor, Tensor, Tensor], Tensor]
+    label: str
+    trains: bool = True
+    density: float | None = None
+
+
+class Skipped(Exception):
+    """Why a contestant is not measured."""
+
+
+def contenders(names: list[str], case_name: str) -> list[str]:
+    """Those of the names that can do the pattern."""
+    return [name for name in names if name != "sdpa_causal" or case_name == "causal"]
+
+
+def prepare(name: str, case: Case, settings: Settings) -> Prepared:
+    """The contestant's own form of the rule, made ready.
+
+    Raises:
+        Skipped: it would need more memory than the settings allow.
+    """
+    if name in OURS:
+        return _ours(name, case, settings)
+    return {"sdpa": _sdpa, "sdpa_causal": _sdpa_causal, "flex": _flex}[name](case, settings)
+
+
+def _ours(backend: str, case: Case, settings: Settings) -> Prepared:
+    if backend == "dense":
+        _check_fits(case, settings)
+    plan = maskzoo.plan(case.rule, case.at)
+    if backend == "auto" and plan.kernel == "dense":
+        _check_fits(case, settings)
+    if backend == "edges" and plan.density > MOST_DENSE_EDGES:
+        raise Skipped(f"is not measured where more than {MOST_DENSE_EDGES:.0%} of the pairs are visible")
+    label = f"maskzoo ({plan.kernel})" if backend == "auto" else f"maskzoo, {backend}"
+    return Prepared(lambda q, k, v: maskzoo.attend(q, k, v, plan, backend=backend), label, density=plan.density)
+
+
+def _sdpa(case: Case, settings: Settings) -> Prepared:
+    _check_fits(case, settings)
+    visible = case.visible(settings.heads)
+    return Prepared(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=visible), "SDPA, boolean mask")
+
+
+def _sdpa_causal(case: Case, settings: Settings) -> Prepared:
+    return Prepared(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), "SDPA, is_causal")
+
+
+def _flex(case: Case, settings: Settings) -> Prepared:
+    torch.compiler.reset()  # a limit on recompilations must not send a later case to the eager form
+    heads, length = settings.heads if case.per_head else None, case.at.length
+    block_mask = torch.compile(create_block_mask, dynamic=False)(
+        case.mask_mod, None, heads, length, length, device="cpu"
+    )
+    compiled = torch.compile(flex_attention, dynamic=False, fullgraph=True)
+    return Prepared(lambda q, k, v: compiled(q, k, v, block_mask=block_mask), "FlexAttention, compiled", trains=False)
+
+
+def _check_fits(case: Case, settings: Settings) -> None:
+    """A boolean array of all pairs, and the same in the inputs' dtype, which torch makes of it at every call."""
+    pairs = case.at.length**2 * (settings.heads if case.per_head else 1)
+    needed = pairs * (1 + settings.dtype.itemsize) / 2**30
+    if needed > settings.gibibytes:
+        raise Skipped(f"its mask of all pairs needs {needed:.1f} GiB, more than {settings.gibibytes:g}")
