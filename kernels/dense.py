@@ -12,7 +12,7 @@ def dense(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    visible: Tensor,
+    visible: Tensor | None,
     empty: Tensor | None = None,
     bias: Tensor | None = None,
     *,
@@ -23,6 +23,7 @@ def dense(
     """Same meaning and arguments as `reference`, without the weights.
 
     Args:
+        visible: as in `reference`; it may be None where `form` says it all and there is no bias.
         empty: bool, broadcasts to [B, H, Tq]: rows without a visible key, None when there is none.
         form: what is known of `visible` as a whole: "full" (all pairs), "causal" (lower triangle), or "any".
 
@@ -32,11 +33,12 @@ def dense(
     dtype, heads = q.dtype, q.shape[1]
     k, v = shared_by_group(k, heads), shared_by_group(v, heads)
     q, k, v, spoiled = quarantine(q, k, v, visible, form)
-    if empty is not None:
+    assert visible is not None or (form != "any" and bias is None)
+    if visible is not None and empty is not None:
         # A softmax over nothing is NaN in some backends: let such a row see all, and take nothing of it.
         visible = visible | empty[..., None]
     mask = visible if form == "any" else None
-    if bias is not None:
+    if bias is not None and visible is not None:
         # A bias must not be rounded to the few bits of half precision.
         inner = torch.promote_types(dtype, bias.dtype)
         q, k, v = q.to(inner), k.to(inner), v.to(inner)

@@ -7,17 +7,28 @@ part again, and turns the part round, by one radix sort, for the gradients of ke
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.lookups import add, lookups
+from maskzoo.kernels.nonfinite import all_finite, bad_positions, finite
+from maskzoo.kernels.offsets import LOG2_E, Offsets, arrays, from_arrays
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.segments import Part, parts, products, sums
 
 
-def edges(q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, scale: float, dropout_p: float = 0.0) -> Tensor:
+def edges(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pairs: Pairs,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+    offsets: Offsets | None = None,
+) -> Tensor:
     """Same meaning as `reference`, without the weights; nothing is kept of the pairs between forward and backward.
 
     Args:
@@ -26,6 +37,8 @@ def edges(q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, scale: float, dropou
         pairs: the visible pairs. A row without one gives zeros.
         scale: factor of the dot products.
         dropout_p: probability of dropping a weight; drawn from a seed that torch's default generator gives.
+        offsets: what is added to the scores, with the index of a stored term by pairs; in float32, float64 for
+            float64. Its tables and dense tensor get gradients.
 
     Returns:
         out [B, H, Tq, Dv] in q's dtype; computed in float32, or float64 for float64.
@@ -34,7 +47,11 @@ def edges(q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, scale: float, dropou
         RuntimeError: on a second derivative.
     """
     seed = torch.randint(2**62, ()) if dropout_p else torch.zeros((), dtype=torch.int64)
-    return _forward(q, k, v, pairs.group, pairs.start, pairs.key, seed, scale, dropout_p)[0]
+    return _forward(q, k, v, pairs.group, pairs.start, pairs.key, *arrays(offsets), seed, scale, dropout_p)[0]
+
+
+DIFFERENTIABLE = (0, 1, 2, 8, 11, 12)
+"""Which arguments may get a gradient: q, k, v, both tables and the dense tensor."""
 
 
 @torch.library.custom_op("maskzoo::edges", mutates_args=())
@@ -45,6 +62,13 @@ def _forward(
     group: Tensor,
     start: Tensor,
     key: Tensor,
+    q_code: Tensor | None,
+    k_code: Tensor | None,
+    code_table: Tensor | None,
+    index: Tensor | None,
+    place: Tensor | None,
+    index_table: Tensor | None,
+    dense: Tensor | None,
     seed: Tensor,
     scale: float,
     dropout_p: float,
@@ -54,16 +78,22 @@ def _forward(
     The level is +inf where a row sees nothing, and NaN where it sees what is not finite.
     """
     batch, heads, queries, _ = q.shape
-    (clean_q, clean_k, clean_v), dirty = _cleaned(q, k, v)
+    dirty = not all_finite(q, k, v)
+    clean_q, clean_k, clean_v = (finite(x) if dirty else x for x in (q, k, v))
     out = q.new_empty(batch * heads, queries, v.shape[3])
     levels = torch.empty(batch * heads, queries, dtype=_inner(q), device=q.device)
+    terms = lookups(from_arrays((q_code, k_code, code_table, index, place, index_table, dense)), heads)
     generator = _generator(seed, q.device)
     for part in parts(Pairs(queries, k.shape[2], group, start, key), batch, heads):
         # Powers of two, of which the logarithm's base becomes a part of the scale.
-        factor = scale * math.log2(math.e)
-        weights = products(_query_rows(clean_q, part), _key_rows(clean_k, part, heads), part, scale=factor)
+        weights = products(_query_rows(clean_q, part), _key_rows(clean_k, part, heads), part, scale=scale * LOG2_E)
+        for term in terms:
+            if term is not None:
+                add(term, weights, part)
         bounds = part.start.long()
         peak = torch.segment_reduce(weights, "max", offsets=bounds, unsafe=True)
+        # −inf stands where a row sees nothing, or is offset by −inf wherever it does.
+        peak.clamp_(min=torch.finfo(peak.dtype).min)
         weights.sub_(peak.index_select(0, part.row)).exp2_()
         total = torch.segment_reduce(weights, "sum", offsets=bounds, unsafe=True)
         level = torch.where(total > 0, peak + total.log2(), torch.inf)
@@ -90,37 +120,58 @@ def _backward(
     group: Tensor,
     start: Tensor,
     key: Tensor,
+    q_code: Tensor | None,
+    k_code: Tensor | None,
+    code_table: Tensor | None,
+    index: Tensor | None,
+    place: Tensor | None,
+    index_table: Tensor | None,
+    dense: Tensor | None,
     seed: Tensor,
     scale: float,
     dropout_p: float,
     wanted: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; an empty tensor where one is not wanted."""
-    (batch, heads, queries, _), (want_q, want_k, want_v) = q.shape, wanted
-    inputs, dirty = _cleaned(q, k, v)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, both tables and the dense tensor; an empty tensor where one is not wanted."""
+    (batch, heads, queries, _), (want_q, want_k, want_v, *want_terms) = q.shape, wanted
+    dirty = not all_finite(q, k, v)
+    inputs = [finite(x) if dirty else x for x in (q, k, v)]
     if dirty:
         spoiled = levels.isnan()
         grad, out = (x.masked_fill(spoiled[..., None], 0) for x in (grad, out))
         levels = levels.masked_fill(spoiled, torch.inf)
     dq = _gradient(q, want_q, q.dtype).flatten(0, 1)
     dk, dv = (_gradient(x, want, _inner(x)).zero_() for x, want in ((k, want_k), (v, want_v)))
+    terms = lookups(from_arrays((q_code, k_code, code_table, index, place, index_table, dense)), heads)
+    totals = [
+        None if term is None or not want else torch.zeros(term.values.shape, dtype=_inner(q), device=q.device)
+        for term, want in zip(terms, want_terms, strict=True)
+    ]
     generator = _generator(seed, q.device)
     for part in parts(Pairs(queries, k.shape[2], group, start, key), batch, heads):
         q_rows, grads = _query_rows(inputs[0], part), _query_rows(grad, part)
         k_rows, v_rows = (_key_rows(x, part, heads) for x in inputs[1:])
         level = _query_rows(levels[..., None], part)[:, 0].neg().index_select(0, part.row)
-        weights = products(q_rows, k_rows, part, level, scale * math.log2(math.e)).exp2_()
+        weights = products(q_rows, k_rows, part, level, scale * LOG2_E)
+        for term in terms:
+            if term is not None:
+                add(term, weights, part)
+        weights.exp2_()
         kept = _kept(weights, dropout_p, generator) if dropout_p else None
         if want_v:
             order, row, bounds = part.by_key
             used = weights if kept is None else weights * kept
             _add(dv, part, sums(used.index_select(0, order), grads, row, bounds), heads)
-        if want_q or want_k:
+        if want_q or want_k or any(want_terms):
             felt = products(grads, v_rows, part)
             if kept is not None:
                 felt.mul_(kept)
             mean = (grads * _query_rows(out, part)).sum(-1).index_select(0, part.row)
-            felt.sub_(mean).mul_(weights).mul_(scale)
+            felt.sub_(mean).mul_(weights)
+            for term, total in zip(terms, totals, strict=True):
+                if term is not None and total is not None:
+                    total.view(-1).index_add_(0, term.places(part), felt)
+            felt.mul_(scale)
         if want_q:
             _put(dq, part, sums(felt, k_rows, part.key, part.start))
         if want_k:
@@ -128,10 +179,14 @@ def _backward(
             _add(dk, part, sums(felt.index_select(0, order), q_rows, row, bounds), heads)
     gradients = [dq.unflatten(0, (batch, heads)) if want_q else dq, dk.to(k.dtype), dv.to(v.dtype)]
     if dirty:
-        for x, gradient, want in zip((q, k, v), gradients, wanted, strict=True):
+        for x, gradient, want in zip((q, k, v), gradients, wanted[:3], strict=True):
             if want:
                 gradient.masked_fill_(~x.isfinite(), 0)
-    return gradients[0], gradients[1], gradients[2]
+    by_term = [
+        q.new_empty(0) if x is None or total is None else total.to(x.dtype)
+        for x, total in zip((code_table, index_table, dense), totals, strict=True)
+    ]
+    return gradients[0], gradients[1], gradients[2], by_term[0], by_term[1], by_term[2]
 
 
 def _inner(x: Tensor) -> torch.dtype:
@@ -188,16 +243,9 @@ def _kept(weights: Tensor, dropout_p: float, generator: torch.Generator) -> Tens
     return torch.empty_like(weights).uniform_(generator=generator).ge_(dropout_p).mul_(1 / (1 - dropout_p))
 
 
-def _cleaned(*inputs: Tensor) -> tuple[list[Tensor], bool]:
-    """Inputs with zeros for what is not finite, and whether there may be any."""
-    if all(bool(x.sum(dtype=_inner(x)).isfinite()) for x in inputs):
-        return list(inputs), False
-    return [torch.where(x.isfinite(), x, 0) for x in inputs], True
-
-
 def _spoiled(q: Tensor, k: Tensor, v: Tensor, part: Part) -> Tensor:
     """Rows that see, in any head, a position that is not finite: bool [U·n]."""
-    bad_query, bad_key = ((x * 0).sum((1, 3), dtype=torch.float32).isnan() for x in (q, torch.cat([k, v], -1)))
+    bad_query, bad_key = bad_positions(q)[:, 0], (bad_positions(k) | bad_positions(v))[:, 0]
     sequences = [unit // q.shape[1] for unit in part.units]
     by_query, by_key = bad_query[sequences, part.block.begin : part.block.end].flatten(), bad_key[sequences].flatten()
     rows = torch.zeros_like(by_query)
@@ -211,8 +259,13 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 @_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
-    return tuple(_gradient(x, want, x.dtype) for x, want in zip((q, k, v), others[-1], strict=True))
+def _(grad: Tensor, *others: Any) -> tuple[Tensor, ...]:
+    # Out and the levels stand between the first three and the others.
+    sources = [others[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
+    return tuple(
+        grad.new_empty(0) if x is None else _gradient(x, want, x.dtype)
+        for x, want in zip(sources, others[-1], strict=True)
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -221,9 +274,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    wanted = list(ctx.needs_input_grad[:3])
-    gradients = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.dropout_p, wanted)
-    return *(gradient if want else None for gradient, want in zip(gradients, wanted, strict=True)), *[None] * 6
+    wanted = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
+    found = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.dropout_p, wanted)
+    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+    for place, want, gradient in zip(DIFFERENTIABLE, wanted, found, strict=True):
+        gradients[place] = gradient if want else None
+    return tuple(gradients)
 
 
 def _no_second(ctx: Any, *_: Tensor) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+LOG2_E = math.log2(math.e)
+"""The sparse kernels take powers of 2, which are faster than powers of e: scores and offsets are scaled by this."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +75,28 @@ def code_scores(term: CodeTerm) -> Tensor:
     """The code term of every pair: [B or 1, H, Tq, Tk], differentiable in the table."""
     index = term.q_code[:, :, None] - term.k_code[:, None, :]
     return torch.movedim(term.table[:, index], 0, 1)
+
+
+Arrays = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def arrays(offsets: Offsets | None) -> Arrays:
+    """Offsets as an operator takes them: both codes and their table, index, place and their table, dense tensor."""
+    offsets = offsets or Offsets()
+    code, stored = offsets.code, offsets.stored
+    of_code = (None, None, None) if code is None else (code.q_code, code.k_code, code.table)
+    place = stored.place if isinstance(stored, StoredTerm) else None
+    of_index = (None, None, None) if stored is None else (stored.index, place, stored.table)
+    return *of_code, *of_index, offsets.dense
+
+
+def from_arrays(given: Arrays) -> Offsets | None:
+    """The way back from `arrays`; None where nothing is added."""
+    q_code, k_code, code_table, index, place, index_table, dense = given
+    code: CodeTerm | None = None
+    stored: StoredTerm | ListedTerm | None = None
+    if q_code is not None and k_code is not None and code_table is not None:
+        code = CodeTerm(q_code, k_code, code_table)
+    if index is not None and index_table is not None:
+        stored = ListedTerm(index, index_table) if place is None else StoredTerm(index, place, index_table)
+    return None if code is None and stored is None and dense is None else Offsets(code, stored, dense)

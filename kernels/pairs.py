@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from maskzoo.kernels.tiles import FULL, Runs, Tiles, unpacked
+from maskzoo.kernels.tiles import FULL, Runs, Tiles, merged, unfolded, unpacked
 
 BITS_AT_ONCE = 2**22
 """Pairs of tiles that `from_tiles` unfolds at once, one byte each."""
@@ -81,19 +81,17 @@ def from_tiles(tiles: Tiles) -> Pairs:
 
 def _unfolded(tiles: Tiles, line: int, stop: int) -> tuple[Tensor, Tensor]:
     """The keys seen by the queries of some lines of tiles, int32 [E], and how many by each, int64 [lines · size]."""
-    size, (start, *runs) = tiles.size, tiles.rows
-    first, count, pattern = (array[start[line] : start[stop]] for array in runs)
-    own = torch.repeat_interleave(torch.arange(stop - line, device=start.device), start[line : stop + 1].diff())
-    run = torch.repeat_interleave(torch.arange(len(first), device=start.device), count)
-    tile = first[run] + torch.arange(len(run), device=start.device) - (count.cumsum(0) - count)[run]
+    size, (start, *arrays) = tiles.size, tiles.rows
+    first, count, pattern = (array[start[line] : start[stop]] for array in arrays)
+    run, own, tile = unfolded(Runs(start[line : stop + 1] - start[line], first, count, pattern))
     full = torch.full((1, size, size // 8), 255, dtype=torch.uint8, device=start.device)
     # FULL is −1: the last entry of this table.
     bits = unpacked(torch.cat([tiles.patterns, full])[pattern[run].long()])
     place = torch.arange(size, device=start.device)
     bits &= (tile[:, None] * size + place < tiles.keys)[:, None, :]
-    bits &= ((own[run] + line) % tiles.query_tiles * size)[:, None, None] + place[:, None] < tiles.queries
+    bits &= ((own + line) % tiles.query_tiles * size)[:, None, None] + place[:, None] < tiles.queries
     entry, query, key = bits.nonzero(as_tuple=True)
-    row, order = torch.sort(own[run][entry] * size + query, stable=True)
+    row, order = torch.sort(own[entry] * size + query, stable=True)
     return (tile[entry] * size + key)[order].int(), torch.bincount(row, minlength=(stop - line) * size)
 
 
@@ -110,7 +108,7 @@ def tiles_from(pairs: Pairs, size: int) -> Tiles:
     wide = (pairs.keys - column * size).clamp(max=size)
     partial = (count < high * wide).nonzero()[:, 0]
     which, sample = _distinct(place, count, partial, size)
-    value = torch.full_like(tile, FULL)
+    value, one = torch.full_like(tile, FULL), torch.ones_like(tile)
     value[partial] = which
     turned = torch.sort(((line // query_tiles) * key_tiles + column) * query_tiles + line % query_tiles)
     return Tiles(
@@ -118,9 +116,13 @@ def tiles_from(pairs: Pairs, size: int) -> Tiles:
         queries=pairs.queries,
         keys=pairs.keys,
         group=pairs.group,
-        rows=_runs(line, column, value, pairs.groups * query_tiles),
-        columns=_runs(
-            turned.values // query_tiles, turned.values % query_tiles, value[turned.indices], pairs.groups * key_tiles
+        rows=merged(line, column, one, value, pairs.groups * query_tiles),
+        columns=merged(
+            turned.values // query_tiles,
+            turned.values % query_tiles,
+            one,
+            value[turned.indices],
+            pairs.groups * key_tiles,
         ),
         patterns=_bits(place, count, sample, size).to(device),
     )
@@ -156,13 +158,3 @@ def _bits(place: Tensor, count: Tensor, chosen: Tensor, size: int) -> Tensor:
     bits = torch.zeros(len(chosen) * size * size // 8, dtype=torch.uint8, device=place.device)
     bits.index_add_(0, number * (size * size // 8) + place // 8, (1 << place % 8).to(torch.uint8))
     return bits.view(-1, size, size // 8)
-
-
-def _runs(line: Tensor, tile: Tensor, value: Tensor, lines: int) -> Runs:
-    """Runs of tiles in ascending order by line and tile; value is the pattern or FULL."""
-    fresh = torch.ones_like(line, dtype=torch.bool)
-    fresh[1:] = (line[1:] != line[:-1]) | (tile[1:] != tile[:-1] + 1) | (value[1:] != FULL) | (value[:-1] != FULL)
-    begin = fresh.nonzero()[:, 0]
-    count = torch.diff(begin, append=begin.new_tensor([len(line)]))
-    start = torch.searchsorted(line[begin], torch.arange(lines + 1, device=line.device))
-    return Runs(start, tile[begin].int(), count.int(), value[begin].int())

@@ -23,6 +23,7 @@ class Block:
     Attributes:
         keys: Tk.
         begin, end: range of queries.
+        first: which of all pairs is its first.
         start: int32 [n + 1]: the row's pairs.
         key, row: int32 [E]: key and row (query − begin) of each pair.
     """
@@ -30,6 +31,7 @@ class Block:
     keys: int
     begin: int
     end: int
+    first: int
     start: Tensor
     key: Tensor
     row: Tensor
@@ -95,7 +97,7 @@ def _blocks(pairs: Pairs, group: int) -> Iterator[Block]:
         start = (bounds[begin : end + 1] - first).int()
         row = torch.arange(end - begin, dtype=torch.int32, device=start.device)
         row = torch.repeat_interleave(row, start.diff(), output_size=last - first)
-        yield Block(pairs.keys, begin, end, start, pairs.key[first:last], row)
+        yield Block(pairs.keys, begin, end, first, start, pairs.key[first:last], row)
         begin = end
 
 

@@ -97,15 +97,20 @@ def packed(patterns: Tensor) -> Tensor:
     return (patterns.unflatten(2, (-1, 8)) * weights).sum(-1, dtype=torch.uint8)
 
 
-def codes(tiles: Tiles) -> Tensor:
-    """One number for each tile: 0 empty, 1 full, 2 + its pattern: int32 [G, query tiles, key tiles]."""
-    start, first, count, pattern = tiles.rows
+def unfolded(runs: Runs) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every tile that is not empty, in the order of the runs: its run, its line and its place there: int64 [N]."""
+    start, first, count, _ = runs
     line = torch.repeat_interleave(torch.arange(len(start) - 1, device=start.device), start.diff())
     run = torch.repeat_interleave(torch.arange(len(first), device=start.device), count)
     begin = count.cumsum(0) - count
-    tile = first[run] + torch.arange(len(run), device=start.device) - begin[run]
-    dense = torch.zeros(len(start) - 1, tiles.key_tiles, dtype=torch.int32, device=start.device)
-    dense[line[run], tile] = pattern[run] + 2
+    return run, line[run], first[run] + torch.arange(len(run), device=start.device) - begin[run]
+
+
+def codes(tiles: Tiles) -> Tensor:
+    """One number for each tile: 0 empty, 1 full, 2 + its pattern: int32 [G, query tiles, key tiles]."""
+    run, line, tile = unfolded(tiles.rows)
+    dense = tiles.rows.pattern.new_zeros(len(tiles.rows.start) - 1, tiles.key_tiles)
+    dense[line, tile] = tiles.rows.pattern[run] + 2
     return dense.view(tiles.groups, tiles.query_tiles, tiles.key_tiles)
 
 
@@ -163,10 +168,16 @@ def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 def runs(code: Tensor) -> Runs:
     """Runs of lines of tiles that are written out as in `codes`: int32 [lines, tiles]."""
     line, tile = code.nonzero(as_tuple=True)
-    value = code[line, tile] - 2
+    return merged(line, tile, torch.ones_like(tile), code[line, tile] - 2, len(code))
+
+
+def merged(line: Tensor, first: Tensor, count: Tensor, pattern: Tensor, lines: int) -> Runs:
+    """Runs in ascending order by line and first tile, with full neighbours as one."""
     fresh = torch.ones_like(line, dtype=torch.bool)
-    fresh[1:] = (line[1:] != line[:-1]) | (tile[1:] != tile[:-1] + 1) | (value[1:] != FULL) | (value[:-1] != FULL)
+    fresh[1:] = (line[1:] != line[:-1]) | (first[1:] != first[:-1] + count[:-1])
+    fresh[1:] |= (pattern[1:] != FULL) | (pattern[:-1] != FULL)
     begin = fresh.nonzero()[:, 0]
-    count = torch.diff(begin, append=begin.new_tensor([len(line)]))
-    start = torch.searchsorted(line[begin], torch.arange(len(code) + 1, device=code.device))
-    return Runs(start, tile[begin].int(), count.int(), value[begin].int())
+    reach = torch.cat([count.new_zeros(1), count.cumsum(0)])
+    total = reach[torch.cat([begin[1:], begin.new_tensor([len(line)])])] - reach[begin] if len(begin) else begin
+    start = torch.searchsorted(line[begin], torch.arange(lines + 1, device=line.device))
+    return Runs(start, first[begin].int(), total.int(), pattern[begin].int())

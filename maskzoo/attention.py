@@ -85,17 +85,16 @@ def attend(
             )
         kernel = "reference"
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if kernel in ("tiled", "edges"):
-        if plan.bias is not None:
-            raise ValueError(f"backend={kernel!r} adds no bias, and the plan has {plan.bias!r}; use 'auto' or 'dense'")
-        if kernel == "tiled":
-            return tiled(q, k, v, plan.tiles, scale=scale, dropout_p=dropout_p)
-        return edges(q, k, v, plan.pairs, scale=scale, dropout_p=dropout_p)
+    if kernel == "tiled":
+        return tiled(q, k, v, plan.tiles, scale=scale, dropout_p=dropout_p, offsets=plan.offsets(kernel))
+    if kernel == "edges":
+        return edges(q, k, v, plan.pairs, scale=scale, dropout_p=dropout_p, offsets=plan.offsets(kernel))
     bias = plan.scores()
     if kernel == "reference":
         out, weights = reference(q, k, v, plan.visible, bias, scale=scale, dropout_p=dropout_p)
         return (out, weights) if return_weights else out
-    return dense(q, k, v, plan.visible, plan.empty, bias, form=plan.form, scale=scale, dropout_p=dropout_p)
+    visible = plan.visible if plan.form == "any" or bias is not None else None
+    return dense(q, k, v, visible, plan.empty, bias, form=plan.form, scale=scale, dropout_p=dropout_p)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> None:

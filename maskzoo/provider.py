@@ -13,7 +13,7 @@ class Side(Protocol):
 
     A query's fields have shape [B, Tq, 1] and a key's [B, 1, Tk], so that comparing them gives [B, Tq, Tk]. Long rows
     are read a part at a time: B, Tq and Tk are then those of the part, and whole tiles are first read by the bounds of
-    their fields (`maskzoo.planning.bounds`), which every operation on elements understands or refuses.
+    their fields (`maskzoo.planning.intervals`), which every operation on elements understands or refuses.
 
     Besides the fields, `slot` is the place in the row (0 … T − 1, padding included), `sequence` the place of the row in
     the batch ([B, 1, 1]) and `slots` the length T of the whole row.

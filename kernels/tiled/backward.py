@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.offsets import LOG2_E
 from maskzoo.kernels.tiled.dropout import Dropout
-from maskzoo.kernels.tiled.forward import LOG2_E
 from maskzoo.kernels.tiled.masks import Masks
+from maskzoo.kernels.tiled.offsets import OffsetBlocks
 from maskzoo.kernels.tiled.operands import add_keys, keys_of, put_rows, rows_of
 from maskzoo.kernels.tiled.products import product
 from maskzoo.kernels.tiled.schedule import Block
@@ -22,11 +23,12 @@ def backward(
     logsum: Tensor,
     blocks: list[Block],
     masks: Masks,
+    offsets: OffsetBlocks | None,
     dropout: Dropout | None,
     scale: float,
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of q, k and v.
+    """Gradients of q, k and v; those of the offsets are gathered in `offsets`.
 
     Args:
         grad: gradient of `out`.
@@ -35,6 +37,7 @@ def backward(
         masks: of scores that lie keys × rows.
         needed: which gradients are wanted, of q, k and v.
     """
+    collects = offsets is not None and offsets.collects
     dq, dk, dv = (torch.zeros_like(x) if wanted else None for x, wanted in zip((q, k, v), needed, strict=True))
     for block in blocks:
         x, g = rows_of(q, block) * (scale * LOG2_E), rows_of(grad, block).contiguous()
@@ -48,7 +51,10 @@ def backward(
         for chunk in block.chunks:
             keys = keys_of(k, block, chunk)
             # Scores lie keys × rows: the gradients of keys and values then are plain products.
-            weights = product(keys, x.mT).sub_(own_logsum).exp2_()
+            weights = product(keys, x.mT)
+            if offsets is not None:
+                offsets.add(weights, block, chunk)
+            weights.sub_(own_logsum).exp2_()
             masks.zero(weights, chunk.codes)
             kept = weights
             if dropout is not None:
@@ -57,7 +63,7 @@ def backward(
                 dropout.zero(kept, row_numbers, key_numbers)
             if dv is not None:
                 add_keys(dv, block, chunk, product(kept, g))
-            if dq is None and dk is None:
+            if dq is None and dk is None and not collects:
                 continue
             slope = product(keys_of(v, block, chunk), g.mT)
             if dropout is not None:
@@ -70,6 +76,8 @@ def backward(
             if dq is not None:
                 own = product(keys.mT, slope)
                 own_dq = own if own_dq is None else own_dq.add_(own)
+            if offsets is not None and collects:
+                offsets.collect(slope, block, chunk)
         if dq is not None and own_dq is not None:
             put_rows(dq, block, own_dq.mul_(scale).mT)
     return dq, dk, dv

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.offsets import LOG2_E
 from maskzoo.kernels.tiled.dropout import Dropout
 from maskzoo.kernels.tiled.masks import Masks
+from maskzoo.kernels.tiled.offsets import OffsetBlocks
 from maskzoo.kernels.tiled.operands import keys_of, put_rows, rows_of
 from maskzoo.kernels.tiled.products import product
 from maskzoo.kernels.tiled.schedule import Block, Chunk
 
-LOG2_E = math.log2(math.e)
-"""Put into the scale: powers of 2 are faster than powers of e."""
-
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, blocks: list[Block], masks: Masks, dropout: Dropout | None, scale: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    blocks: list[Block],
+    masks: Masks,
+    offsets: OffsetBlocks | None,
+    dropout: Dropout | None,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ·scale)·v.
+    """softmax(q·kᵀ·scale + offsets)·v.
 
     Args:
         q: [S, rows, D].
@@ -38,7 +42,10 @@ def forward(
         row_numbers = None if dropout is None else rows_of(dropout.rows, block)
         peak = total = mixed = None
         for chunk in block.chunks:
-            weights, peak, shrink = _powers(product(x, keys_of(k, block, chunk).mT), chunk, masks, peak)
+            scores = product(x, keys_of(k, block, chunk).mT)
+            if offsets is not None:
+                offsets.add(scores, block, chunk)
+            weights, peak, shrink = _powers(scores, chunk, masks, peak)
             own_total = weights.sum(-1, keepdim=True)
             if dropout is not None and row_numbers is not None:
                 dropout.zero(weights, row_numbers[..., None], keys_of(dropout.keys, block, chunk)[:, None])

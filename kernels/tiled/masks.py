@@ -22,7 +22,7 @@ class Masks:
     """
 
     def __init__(self, patterns: Tensor, fold: int, dtype: torch.dtype, transposed: bool) -> None:
-        self._size, self._fold, self._transposed = patterns.shape[1], fold, transposed
+        self.size, self._fold, self.transposed = patterns.shape[1], fold, transposed
         plain = torch.zeros(FIRST_PATTERN, *patterns.shape[1:], dtype=torch.uint8, device=patterns.device)
         plain[VISIBLE] = 255
         self._table = torch.cat([plain, patterns])
@@ -65,5 +65,5 @@ class Masks:
         places = torch.arange(31, 23, -1, dtype=torch.int32, device=packed.device)
         keep = (packed.int()[..., None] << places >> 31).flatten(2)
         keep = keep.repeat_interleave(self._fold, dim=1) if self._fold > 1 else keep
-        keep = keep.mT.contiguous() if self._transposed else keep
+        keep = keep.mT.contiguous() if self.transposed else keep
         return keep.to(self._bits)[:, None]

@@ -8,16 +8,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.nonfinite import all_finite, bad_positions, finite
+from maskzoo.kernels.offsets import Arrays, Offsets, arrays, from_arrays
 from maskzoo.kernels.tiled.backward import backward
 from maskzoo.kernels.tiled.dropout import Dropout
 from maskzoo.kernels.tiled.forward import forward
 from maskzoo.kernels.tiled.layout import folded, inner, layout, unfolded
+from maskzoo.kernels.tiled.lying import Lying
 from maskzoo.kernels.tiled.masks import Masks
 from maskzoo.kernels.tiled.nonfinite import spoiled
+from maskzoo.kernels.tiled.offsets import OffsetBlocks
 from maskzoo.kernels.tiles import Runs, Tiles
 
 
-def tiled(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, *, scale: float, dropout_p: float = 0.0) -> Tensor:
+def tiled(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiles: Tiles,
+    *,
+    scale: float,
+    dropout_p: float = 0.0,
+    offsets: Offsets | None = None,
+) -> Tensor:
     """Same meaning as `reference`; time and memory follow the tiles that hold a visible pair.
 
     Nothing of the size of the scores is kept between forward and backward, and nothing of Tq × Tk is ever made.
@@ -29,12 +42,19 @@ def tiled(q: Tensor, k: Tensor, v: Tensor, tiles: Tiles, *, scale: float, dropou
         tiles: of Tq queries and Tk keys, never changed in place afterwards.
         scale: factor of the dot products.
         dropout_p: probability of dropping a weight; which ones follows from torch's default generator.
+        offsets: what is added to the scores of visible pairs, with the index of a stored term by tiles; in float32,
+            float64 for float64. Its tables and dense tensor get gradients.
 
     Returns:
         out [B, H, Tq, Dv] in q's dtype. It can be differentiated once.
     """
     seed = torch.randint(2**62, (), device="cpu") if dropout_p > 0 else None
-    return torch.ops.maskzoo.tiled(q, k, v, tiles.group, *tiles.rows, tiles.patterns, scale, dropout_p, seed)[0]
+    arguments = (q, k, v, tiles.group, *tiles.rows, tiles.patterns, *arrays(offsets))
+    return torch.ops.maskzoo.tiled(*arguments, scale, dropout_p, seed)[0]
+
+
+DIFFERENTIABLE = (0, 1, 2, 11, 14, 15)
+"""Which arguments may get a gradient: q, k, v, both tables and the dense tensor."""
 
 
 @torch.library.custom_op("maskzoo::tiled", mutates_args=())
@@ -48,19 +68,29 @@ def _tiled(
     count: Tensor,
     pattern: Tensor,
     patterns: Tensor,
+    q_code: Tensor | None,
+    k_code: Tensor | None,
+    code_table: Tensor | None,
+    index: Tensor | None,
+    place: Tensor | None,
+    index_table: Tensor | None,
+    dense: Tensor | None,
     scale: float,
     dropout_p: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """out, and the binary logarithm of each row's sum: [B, H, Tq], −inf for an empty row, NaN for one that sees NaN."""
     with torch.autocast(q.device.type, enabled=False):
-        fold, blocks = layout(q, k, v, group, Runs(start, first, count, pattern), patterns.shape[1])
-        finite = _all_finite(q, k, v)
-        rows, keys, values = _operands(q, k, v, fold, finite)
+        runs = Runs(start, first, count, pattern)
+        fold, blocks = layout(q, k, v, group, runs, patterns.shape[1])
+        clean = all_finite(q, k, v)
+        rows, keys, values = _operands(q, k, v, fold, clean)
         dropout = _dropout(q, k, dropout_p, seed, fold)
         masks = Masks(patterns, fold, rows.dtype, transposed=False)
-        out, logsum = forward(rows, keys, values, blocks, masks, dropout, scale)
-        if not finite:
+        given = q_code, k_code, code_table, index, place, index_table, dense
+        added = _added(given, q, k, fold, group, runs, masks)
+        out, logsum = forward(rows, keys, values, blocks, masks, added, dropout, scale)
+        if not clean:
             seen = spoiled(*_bad(q, k, v, fold), blocks, masks)
             out.masked_fill_(seen[..., None], torch.nan)
             logsum.masked_fill_(seen, torch.nan)
@@ -86,15 +116,23 @@ def _tiled_backward(
     count: Tensor,
     pattern: Tensor,
     patterns: Tensor,
+    q_code: Tensor | None,
+    k_code: Tensor | None,
+    code_table: Tensor | None,
+    index: Tensor | None,
+    place: Tensor | None,
+    index_table: Tensor | None,
+    dense: Tensor | None,
     scale: float,
     dropout_p: float,
     seed: Tensor | None,
     needed: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v; empty tensors for those that are not needed."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, both tables and the dense tensor; empty tensors for those that are not needed."""
     with torch.autocast(q.device.type, enabled=False):
-        fold, blocks = layout(q, k, v, group, Runs(start, first, count, pattern), patterns.shape[1])
-        rows, keys, values = _operands(q, k, v, fold, _all_finite(q, k, v))
+        runs = Runs(start, first, count, pattern)
+        fold, blocks = layout(q, k, v, group, runs, patterns.shape[1])
+        rows, keys, values = _operands(q, k, v, fold, all_finite(q, k, v))
         slope, mixed, sums = (folded(x, fold) for x in (grad.to(rows.dtype), out, logsum))
         silent = ~sums.isfinite()
         if bool(silent.any()):
@@ -103,19 +141,31 @@ def _tiled_backward(
             sums = sums.masked_fill(silent, torch.inf)
         dropout = _dropout(q, k, dropout_p, seed, fold)
         masks = Masks(patterns, fold, rows.dtype, transposed=True)
+        given = q_code, k_code, code_table, index, place, index_table, dense
+        added = _added(given, q, k, fold, group, runs, masks, (needed[3], needed[4], needed[5]))
         wanted = needed[0], needed[1], needed[2]
-        dq, dk, dv = backward(slope, rows, keys, values, mixed, sums, blocks, masks, dropout, scale, wanted)
+        dq, dk, dv = backward(slope, rows, keys, values, mixed, sums, blocks, masks, added, dropout, scale, wanted)
+        by_term = (None, None, None) if added is None else added.gradients()
+        tables = [
+            q.new_empty(0) if x is None or one is None else one.to(x.dtype)
+            for x, one in zip((code_table, index_table, dense), by_term, strict=True)
+        ]
         return (
             q.new_empty(0) if dq is None else unfolded(dq, fold, q.shape).to(q.dtype),
             k.new_empty(0) if dk is None else dk.view(k.shape).to(k.dtype),
             v.new_empty(0) if dv is None else dv.view(v.shape).to(v.dtype),
+            tables[0],
+            tables[1],
+            tables[2],
         )
 
 
 @_tiled_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    # Out and the sums stand between the first three and the others.
+    sources = [rest[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
     return tuple(
-        x.new_empty(x.shape) if wanted else x.new_empty(0) for x, wanted in zip((q, k, v), rest[-1], strict=True)
+        x.new_empty(x.shape) if wanted else grad.new_empty(0) for x, wanted in zip(sources, rest[-1], strict=True)
     )
 
 
@@ -131,19 +181,22 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
             "the tiled kernel's gradient cannot be differentiated again (create_graph=True); "
             "attend with backend='reference' where second derivatives are needed"
         )
-    needed = ctx.needs_input_grad[:3]
+    needed = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
     *tensors, seed = ctx.saved_tensors
-    gradients = torch.ops.maskzoo.tiled_backward(grad, *tensors, ctx.scale, ctx.dropout_p, seed, needed)
-    return *(x if wanted else None for x, wanted in zip(gradients, needed, strict=True)), *[None] * 9
+    found = torch.ops.maskzoo.tiled_backward(grad, *tensors, ctx.scale, ctx.dropout_p, seed, needed)
+    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+    for place, wanted, gradient in zip(DIFFERENTIABLE, needed, found, strict=True):
+        gradients[place] = gradient if wanted else None
+    return tuple(gradients)
 
 
 _tiled.register_autograd(_gradients, setup_context=_setup)
 
 
-def _operands(q: Tensor, k: Tensor, v: Tensor, fold: int, finite: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _operands(q: Tensor, k: Tensor, v: Tensor, fold: int, clean: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Stacks for the passes: [S, rows, D], [Skv, Tk, D], [Skv, Tk, Dv]; finite, keys and values dense."""
-    if not finite:
-        q, k, v = (torch.where(x.isfinite(), x, 0) for x in (q, k, v))
+    if not clean:
+        q, k, v = finite(q), finite(k), finite(v)
     q, k, v = (x.to(inner(x.dtype)) for x in (q, k, v))
     return folded(q, fold), k.flatten(0, 1).contiguous(), v.flatten(0, 1).contiguous()
 
@@ -156,17 +209,24 @@ def _dropout(q: Tensor, k: Tensor, probability: float, seed: Tensor | None, fold
     return made
 
 
-def _all_finite(*inputs: Tensor) -> bool:
-    """One cheap reduction each; a sum that overflows only sends finite inputs the longer way round."""
-    sums = [x.sum(dtype=inner(x.dtype)) for x in inputs]
-    return bool(torch.stack(sums).isfinite().all())
+def _added(
+    given: Arrays,
+    q: Tensor,
+    k: Tensor,
+    fold: int,
+    group: Tensor,
+    runs: Runs,
+    masks: Masks,
+    wanted: tuple[bool, bool, bool] = (False, False, False),
+) -> OffsetBlocks | None:
+    offsets = from_arrays(given)
+    if offsets is None:
+        return None
+    lying = Lying(q.shape[1] // fold, fold, masks.transposed)
+    return OffsetBlocks(offsets, lying, group, runs, masks.size, k.shape[2], inner(q.dtype), wanted)
 
 
 def _bad(q: Tensor, k: Tensor, v: Tensor, fold: int) -> tuple[Tensor, Tensor]:
     """Rows [S, rows] and keys [Skv, Tk] of positions that hold NaN or inf in any head."""
-    query, key = _not_finite(q), _not_finite(k) | _not_finite(v)
+    query, key = bad_positions(q), bad_positions(k) | bad_positions(v)
     return folded(query.expand(q.shape[:3]), fold), key.expand(k.shape[:3]).flatten(0, 1)
-
-
-def _not_finite(x: Tensor) -> Tensor:
-    return (~x.isfinite()).any(-1).any(1, keepdim=True)

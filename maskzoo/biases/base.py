@@ -7,11 +7,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskzoo import registry
 from maskzoo.provider import Side, provider_text
+
+LITERALS = (int, float, str, tuple, list, type(None))
+"""What a parameter in a text may be."""
 
 
 class Bias(nn.Module):
@@ -65,8 +67,11 @@ class Bias(nn.Module):
     __rmul__ = __mul__
 
     def text(self) -> str:
-        """The expression that builds this bias, given the heads."""
-        return provider_text(self)
+        """The expression that builds this bias, given the heads; its name alone if that takes more than literals."""
+        parameters = inspect.signature(type(self)).parameters
+        if all(isinstance(getattr(self, name, self), LITERALS) for name in parameters):
+            return provider_text(self)
+        return self.provider_name or type(self).__name__
 
     def __repr__(self) -> str:
         return self.text()
@@ -138,9 +143,9 @@ class Scaled(Bias):
 def picked(table: Tensor, index: Tensor) -> Tensor:
     """table[:, index] for a table [H, N] and int64 or int32 indices of any shape: [H, …].
 
-    The gradient is summed in a fixed order, which that of advanced indexing is not.
+    On CPUs the gradient is summed in a fixed order, which that of advanced indexing is not.
     """
-    return F.embedding(index, table.mT).movedim(-1, 0)
+    return table.index_select(1, index.flatten()).unflatten(1, index.shape)
 
 
 Provider = TypeVar("Provider", bound=type[Bias])

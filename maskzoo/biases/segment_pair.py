@@ -47,4 +47,4 @@ class SegmentPair(OffsetBias):
         return kind
 
     def table(self, differences: Tensor) -> Tensor:
-        return picked(self.weight, differences.clamp(0, self.kinds**2 - 1))
+        return picked(self.weight, differences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -82,13 +83,17 @@ class Index:
 
 
 def offset_table(leaf: OffsetBias, differences: Tensor, finite: bool = False) -> Tensor:
-    """float [H, N] for N differences; `finite` asks that it be so, which takes a look at every number."""
-    return _table(leaf, leaf.table(differences), len(differences), True, finite)
+    """float [H, N] for N differences; `finite` asks that it be so, which takes a look at every number.
+
+    A module may be elsewhere than the positions: the table is taken where they are.
+    """
+    own = next(chain(leaf.parameters(), leaf.buffers()), differences).device
+    return _table(leaf, leaf.table(differences.to(own)), len(differences), True, finite).to(differences.device)
 
 
-def index_table(leaf: Bias, entries: int, finite: bool = False) -> Tensor:
+def index_table(leaf: Bias, entries: int, device: torch.device, finite: bool = False) -> Tensor:
     """float [H, N], N of at least `entries`."""
-    return _table(leaf, leaf.table(entries), entries, False, finite)
+    return _table(leaf, leaf.table(entries), entries, False, finite).to(device)
 
 
 def _table(leaf: Bias, table: Tensor, entries: int, exact: bool, finite: bool) -> Tensor:

@@ -39,7 +39,10 @@ def chosen(visibility: Visibility) -> tuple[str, str]:
         pairs=visibility.count,
         form=visibility.form,
     )
-    return choose(counts, visibility.device)
+    kernel, reason = choose(counts, visibility.device)
+    if kernel == "dense" and counts.form == "any" and not visibility.dense_fits:
+        return "tiled", "every pair written out would take too much memory"
+    return kernel, f"{reason}, for {counts.units // batch} heads of width 64"
 
 
 def _of_tiles(tiles: Tiles) -> tuple[int, int]:

@@ -219,7 +219,7 @@ class Folded:
         batch = max(self._q_at.batch, self._k_at.batch)
         for (_, leaf), own in zip(bias.leaves(), self._leaves, strict=True):
             if own.form == "stored":
-                batch = max(batch, leaf.batch)
+                batch = max(batch, leaf.batch, visibility.shape[0] if leaf.needs_sequence else 1)
                 sources.extend(self._columns[column] for column in own.columns)
                 if not own.columns:
                     sources.append(Index(leaf, self._q_at, self._k_at))
@@ -251,7 +251,7 @@ class Folded:
             if isinstance(leaf, OffsetBias):
                 table = offset_table(leaf, values[:, 0] if own.flat else values, finite)
             else:
-                table = picked(index_table(leaf, stored.largest[first] + 1, finite), values[:, 0])
+                table = picked(index_table(leaf, stored.largest[first] + 1, values.device, finite), values[:, 0])
             tables.append(_scaled(table, factor))
             first += values.shape[1]
         return reduce(add, tables)

@@ -66,7 +66,7 @@ def plan(
                 f"{name} must be one of {', '.join(allowed)}; was {value!r}.{nearest(str(value), allowed)}"
             )
     q_at, k_at = at, at if k_at is None else k_at
-    added = read(bias, heads, q_at.device)
+    added = read(bias, heads)
     apart = told_apart(added, max(q_at.batch, k_at.batch))
     if not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
         q_at, k_at = q_at.collapsed, k_at.collapsed

@@ -11,6 +11,7 @@ from torch import Tensor
 from maskzoo.biases.base import Bias
 from maskzoo.biases.dense import Dense
 from maskzoo.biases.parsing import parse
+from maskzoo.planning.choosing import is_short
 from maskzoo.planning.folding import Folded
 from maskzoo.planning.result import Plan
 from maskzoo.planning.visibility import Visibility
@@ -20,8 +21,8 @@ _kept: WeakKeyDictionary[Visibility, WeakKeyDictionary[Bias, Folded]] = WeakKeyD
 """Of positions that no batch changes, as long as both their plan is kept and the bias is in use."""
 
 
-def read(bias: str | Bias | Tensor | None, heads: int | None, device: torch.device) -> Bias | None:
-    """A bias as `plan` takes it, for positions on `device`; one that is no module of the user's is put there.
+def read(bias: str | Bias | Tensor | None, heads: int | None) -> Bias | None:
+    """A bias as `plan` takes it.
 
     Raises:
         ValueError: it cannot be read, or the number of heads is unknown or not the bias's.
@@ -37,7 +38,7 @@ def read(bias: str | Bias | Tensor | None, heads: int | None, device: torch.devi
         return None
     if added.heads != heads:
         raise ValueError(f"the bias {added!r} is made for {added.heads} heads, but there are {heads}")
-    return added.to(device) if isinstance(bias, str) else added
+    return added
 
 
 def told_apart(bias: Bias | None, batch: int) -> int:
@@ -65,11 +66,10 @@ def biased(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> Plan:
     own = _kept.setdefault(made.visibility, WeakKeyDictionary()) if q_at.batch == k_at.batch == 1 else {}
     if bias not in own:
         own[bias] = Folded(bias, q_at, k_at)
-    reason = "a bias is added to the score of every pair"
-    plan = replace(made, bias=bias, folded=own[bias], kernel="dense", reason=reason)
-    # Nothing is left to be computed where a compiled model reads it.
-    own[bias].stored(bias, plan.visibility, plan.kernel)
-    return plan
+    if made.kernel == "dense" and not is_short(made.query_length, made.key_length):
+        reason = "it adds the bias to scores as they are computed; dense writes one out for every pair and head"
+        made = replace(made, kernel="tiled", reason=reason)
+    return replace(made, bias=bias, folded=own[bias])
 
 
 def _check(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> None:
@@ -77,12 +77,8 @@ def _check(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> None:
     for _, leaf in bias.leaves():
         if isinstance(leaf, Dense):
             _check_broadcast(leaf, (max(batch, leaf.batch), bias.heads, made.query_length, made.key_length))
-        for tensor in (*leaf.parameters(), *leaf.buffers()):
-            if tensor.device != q_at.device:
-                raise ValueError(
-                    f"the bias {leaf!r} is on {tensor.device} and the positions are on {q_at.device}: "
-                    "move one by .to(device)"
-                )
+            if leaf.values.device != q_at.device:
+                raise ValueError(f"the bias {leaf!r} is on {leaf.values.device} and the positions are on {q_at.device}")
 
 
 def _check_broadcast(bias: Dense, full: tuple[int, ...]) -> None:

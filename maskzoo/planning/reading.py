@@ -19,8 +19,8 @@ from maskzoo.kernels.tiles import packed, unique_rows
 from maskzoo.masks.algebra import And, Not, Or
 from maskzoo.masks.base import Mask
 from maskzoo.masks.listed import Listed
-from maskzoo.planning.bounds import Bounds, NoIntervalRule, Trace, Value
 from maskzoo.planning.fields import BRANCH
+from maskzoo.planning.intervals import Bounds, NoIntervalRule, Trace, Value
 from maskzoo.planning.lists import Lists
 from maskzoo.planning.sides import Blocks, Elements, MissingField, Sequences
 from maskzoo.planning.signature import alike

@@ -12,10 +12,7 @@ from maskzoo.kernels.offsets import Offsets
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import Tiles
 from maskzoo.planning.folding import Folded
-from maskzoo.planning.visibility import Visibility
-
-MOST_DENSE_PAIRS = 2**30
-"""Query–key pairs, times heads where heads differ, that may be written out one byte each."""
+from maskzoo.planning.visibility import MOST_DENSE_PAIRS, Visibility
 
 
 @dataclass(frozen=True)
@@ -40,6 +37,17 @@ class Plan:
     bias: Bias | None = None
     folded: Folded | None = None
 
+    def __post_init__(self) -> None:
+        # What the kernel reads is made now, so that a compiled model finds it in its place.
+        if self.kernel == "tiled":
+            self.tiles  # noqa: B018
+        elif self.kernel == "edges":
+            self.pairs  # noqa: B018
+        elif self.form == "any" or self.bias is not None or self.empty is not None:
+            self.visible  # noqa: B018
+        if self.bias is not None and self.folded is not None:
+            self.folded.stored(self.bias, self.visibility, self.kernel)
+
     @property
     def query_length(self) -> int:
         """Tq."""
@@ -53,7 +61,8 @@ class Plan:
     @property
     def batch(self) -> int:
         """B; 1 serves any batch."""
-        return self.visibility.shape[0]
+        made_for = () if self.bias is None else (leaf.batch for _, leaf in self.bias.leaves())
+        return max(self.visibility.shape[0], *made_for, 1)
 
     @property
     def rules(self) -> int:
@@ -80,7 +89,7 @@ class Plan:
             ValueError: more pairs than may be written out.
         """
         batch, rules, queries, keys = self.visibility.shape
-        if batch * rules * queries * keys > MOST_DENSE_PAIRS:
+        if not self.visibility.dense_fits:
             raise ValueError(
                 f"the rule {self.rule} over {queries:,} queries × {keys:,} keys × {batch * rules} would take "
                 f"{batch * rules * queries * keys:,} bytes with every pair written out, as backend='dense', "

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from maskzoo.masks.listed import Listed
-from maskzoo.planning.bounds import Bounds, Trace, Value, check_range
 from maskzoo.planning.fields import Field
+from maskzoo.planning.intervals import Bounds, Trace, Value, check_range
 from maskzoo.positions import Positions
 from maskzoo.provider import LARGEST
 from maskzoo.registry import nearest
@@ -48,7 +48,8 @@ class Sequences:
         if name not in at.fields:
             raise MissingField(
                 f"{self.reader!r} reads the field {name!r}, which these positions do not have."
-                f"{nearest(name, at.fields)} They have {', '.join(at.fields)}; add it by Positions.with_fields({name}=…)"
+                f"{nearest(name, at.fields)} They have {', '.join(at.fields)}; "
+                f"add it by Positions.with_fields({name}=…)"
             )
         return at.fields[name]
 
@@ -96,10 +97,8 @@ class Elements(_Side):
         self._slot, self._holds = slot, holds
 
     def _read(self, name: str) -> Tensor:
-        if name == "sequence":
-            return self._sequence
-        if name == "slot":
-            return self._slot
+        if name in ("sequence", "slot"):
+            return (self._sequence if name == "sequence" else self._slot).clone()  # a rule may change what it reads
         return self._all.field(name).values[self._all.rows(name, self._sequence), self._slot]
 
     def listed(self, rule: Listed, k: Elements) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from maskzoo.planning.bounds import Linear, Value
+from maskzoo.planning.intervals import Linear, Value
 from maskzoo.planning.sides import Sequences
 
 

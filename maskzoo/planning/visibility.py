@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import torch
@@ -11,6 +12,9 @@ from maskzoo.kernels import pairs as pairs_of
 from maskzoo.kernels import tiles as tiles_of
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import FULL, Tiles
+
+MOST_DENSE_PAIRS = 2**30
+"""Query–key pairs, times heads where heads differ, that may be written out one byte each."""
 
 TILE = 64
 """Side of a plan's tiles."""
@@ -70,6 +74,11 @@ class Visibility:
         else:
             (batch, heads), queries, keys = found.group.shape, found.queries, found.keys
         return batch, heads, queries, keys
+
+    @property
+    def dense_fits(self) -> bool:
+        """Whether all pairs may be written out."""
+        return math.prod(self.shape) <= MOST_DENSE_PAIRS
 
     @property
     def device(self) -> torch.device:

@@ -234,7 +234,7 @@ def test_operators_keep_their_contract():
     pairs = listed(torch.rand(1, 1, 6, 6) < 0.5)
     inputs = drawn(1, 2, 1, (6, 6), (4, 5), torch.float32)
     seed = torch.zeros((), dtype=torch.int64)
-    arguments = (*inputs, pairs.group, pairs.start, pairs.key, seed, 0.5, 0.0)
+    arguments = (*inputs, pairs.group, pairs.start, pairs.key, *[None] * 7, seed, 0.5, 0.0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     results = torch.library.opcheck(torch.ops.maskzoo.edges.default, arguments, test_utils=checks)
     assert set(results.values()) == {"SUCCESS"}

@@ -301,3 +301,18 @@ def test_attention_compiles_into_one_graph_and_stays_the_same(rule, at, poisoned
         torch.testing.assert_close(got, expected, equal_nan=True)
     assert out.isnan().any() == poisoned
     assert all(grad.isfinite().all() for grad in results[1][1:])
+
+
+@pytest.mark.parametrize(("rule", "kernel"), [("causal & window(200)", "tiled"), ("random(0.002)", "edges")])
+def test_sparse_kernels_are_compiled_into_one_graph(rule, kernel):
+    attend = torch.compile(lambda q, k, v, plan: mz.attend(q, k, v, plan), fullgraph=True, backend="aot_eager")
+    for lengths in ([300, 212], [211, 301], [512]):
+        plan = mz.plan(rule, mz.Positions.packed(lengths))
+        assert plan.kernel == kernel
+        q, k, v = (torch.randn(2, 4, 512, 16, requires_grad=True) for _ in range(3))
+        out = attend(q, k, v, plan)
+        expected = mz.attend(q, k, v, plan, backend="reference")
+        torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
+        gradients = torch.autograd.grad(out.square().sum(), (q, k, v))
+        for got, wanted in zip(gradients, torch.autograd.grad(expected.square().sum(), (q, k, v)), strict=True):
+            torch.testing.assert_close(got, wanted, atol=1e-4, rtol=1e-3)

@@ -152,3 +152,11 @@ def test_measuring_times_the_real_kernels(monkeypatch):
     assert all(0 <= getattr(found, field.name) < 1 for field in fields(Constants))
     assert found.dense_masked > 0 and found.tiled_pair >= 0
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_a_busy_machine_measures_is_kept_within_reason():
+    wild = replace(costs.PROCESSOR, edges_row=1.0, tiled_line=0.0)
+    kept = costs.plausible(wild)
+    assert kept.edges_row == costs.DOUBT * costs.PROCESSOR.edges_row
+    assert kept.tiled_line == costs.PROCESSOR.tiled_line / costs.DOUBT
+    assert replace(kept, edges_row=1.0, tiled_line=0.0) == wild

@@ -99,3 +99,16 @@ def test_small_integer_dtypes_become_int64() -> None:
 def test_mistakes_say_what_was_given(build: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize("name", ["slot", "slots", "sequence", "listed"])
+def test_a_field_cannot_have_the_name_of_something_else(name):
+    with pytest.raises(ValueError, match=f"cannot be named {name}"):
+        Positions(**{name: [[0, 1]]})
+    with pytest.raises(ValueError, match=f"cannot be named {name}"):
+        Positions.tokens(2).with_fields(**{name: [[0, 1]]})
+
+
+def test_a_row_of_a_pack_may_be_empty():  # case B18
+    assert Positions.packed([[3], [0]]).segment.tolist() == [[0, 0, 0], [-1, -1, -1]]
+    assert Positions.packed([[2], [0]], padded_to=3).segment.tolist() == [[0, 0, -1], [-1, -1, -1]]

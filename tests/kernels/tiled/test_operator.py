@@ -234,7 +234,8 @@ def test_the_operator_keeps_what_it_tells_torch():
     q, k, v = inputs(2, (4, 2), (20, 30), (8, 5), torch.float32)
     tiles = from_visible(rule("dense", 20, 30), 8)
     arguments = (q.transpose(0, 1).contiguous().transpose(0, 1), k, v, tiles.group, *tiles.rows, tiles.patterns)
-    checks = torch.library.opcheck(torch.ops.maskzoo.tiled.default, (*arguments, 0.5, 0.0, None))
+    nothing = [None] * 7
+    checks = torch.library.opcheck(torch.ops.maskzoo.tiled.default, (*arguments, *nothing, 0.5, 0.0, None))
     assert set(checks.values()) == {"SUCCESS"}
 
 

@@ -117,8 +117,9 @@ def test_a_factor_is_finite(factor):
 
 def test_a_bias_of_the_users_own_may_have_any_parameters():  # case B9: a scale and a linear layer over features
     class Smooth(mz.biases.OffsetBias):
-        def __init__(self, heads):
+        def __init__(self, heads, features):
             super().__init__(heads)
+            self.features = features
             self.scale = torch.nn.Parameter(torch.tensor(0.3))
             self.layer = torch.nn.Linear(2, heads)
 
@@ -126,10 +127,9 @@ def test_a_bias_of_the_users_own_may_have_any_parameters():  # case B9: a scale 
             return at.index
 
         def table(self, differences):
-            features = torch.stack([differences / 8, (differences / 8).square()], dim=-1)
-            return self.scale * self.layer(features.to(self.scale.dtype)).T
+            return self.scale * self.layer(self.features[differences.abs()]).T
 
-    bias = Smooth(heads=2).double()
+    bias = Smooth(2, torch.randn(9, 2, dtype=torch.float64)).double()
     q, k, v = (torch.randn(2, 2, 9, 4, dtype=torch.float64) for _ in range(3))
 
     def loss(*_):

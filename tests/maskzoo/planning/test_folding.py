@@ -1,8 +1,12 @@
 """Folded biases say of every visible pair what the providers say of it, one by one, with the same gradients."""
 
 import copy
+import gc
 import pickle
+import weakref
+from functools import reduce
 from itertools import chain
+from operator import add
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ import maskzoo as mz
 from maskzoo.biases import Bias, OffsetBias
 from maskzoo.kernels.offsets import code_scores
 from maskzoo.kernels.tiles import codes
+from maskzoo.planning import indexing
 from maskzoo.planning.folding import Folded
 from maskzoo.planning.numbering import JointNumbers, distinct
 
@@ -54,19 +59,35 @@ class Features(Bias):
         return self.scale * self.linear(torch.eye(3, dtype=self.scale.dtype)).T
 
 
-def expression(number, relation):
-    """One of several biases in float64, with tables drawn at random."""
-    parse = lambda text: mz.biases.parse(text, heads=HEADS)  # noqa: E731
-    made = [
-        lambda: parse("0.5 * relative(8) + alibi"),
-        lambda: parse("grid_offset(3, 4) + 2 * segment_pair(3)"),
-        lambda: parse("distance(fields=['row', 'col']) + offset(3, 2) + clipped_relative(4)"),
-        lambda: Parity(heads=HEADS),
-        lambda: Parity(heads=HEADS) + 3 * (parse("relative(4)") + Features(heads=HEADS)),
-        lambda: mz.biases.Table(relation, heads=HEADS) * -1 + parse("segment_pair(3) + grid_offset(2, 2)"),
-        lambda: mz.biases.Dense(torch.randn(HEADS, 1, 1), heads=HEADS) + Parity(heads=HEADS) + parse("alibi"),
-        lambda: parse("distance('linear', fields=['row', 'col', 'far'], metric='chebyshev', learned=True) + alibi"),
-    ][number]().double()
+TERMS = [
+    "relative(8)",
+    "alibi",
+    "grid_offset(3, 4)",
+    "segment_pair(3)",
+    "distance(fields=['row', 'col'])",
+    "offset(3, 2)",
+    "clipped_relative(4)",
+    "distance('linear', fields=['row', 'col', 'far'], metric='chebyshev', learned=True)",
+    "parity",
+    "features",
+    "dense",
+    "table",
+]
+
+
+def expression(terms, relation):
+    """A sum of terms (number in the list, factor) in float64, with tables drawn at random."""
+    own = {
+        "parity": lambda: Parity(heads=HEADS),
+        "features": lambda: Features(heads=HEADS),
+        "dense": lambda: mz.biases.Dense(torch.randn(HEADS, 1, 1).double(), heads=HEADS),
+        "table": lambda: mz.biases.Table(relation, heads=HEADS),
+    }
+    found = []
+    for number, factor in terms:
+        name = TERMS[number]
+        found.append(factor * (own[name]() if name in own else mz.biases.parse(name, heads=HEADS)))
+    made = reduce(add, found).double()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.normal_()
@@ -119,9 +140,14 @@ def written_out(offsets, plan, form):
     return total * plan.visible
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
-    number=st.integers(0, 7),
+    terms=st.lists(
+        st.tuples(st.integers(0, len(TERMS) - 1), st.sampled_from([1, -0.5, 3])),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda term: term[0],
+    ),
     kind=st.sampled_from(["padded", "packed", "scattered"]),
     mask=st.sampled_from(["causal", "full", "window(5)", "stack(causal, window(3, both_sides=True))", "block(7)"]),
     length=st.sampled_from([2, 9, 64, 65, 130]),
@@ -129,22 +155,19 @@ def written_out(offsets, plan, form):
     last=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-def test_every_form_says_what_the_scores_say(number, kind, mask, length, batch, last, seed):
+def test_every_form_says_what_the_scores_say(terms, kind, mask, length, batch, last, seed):
     torch.manual_seed(seed)
     at = positions(kind, seed, length, batch)
-    bias = expression(
-        number, torch.randint(0, 5, (batch, length, length)) if not last else torch.randint(0, 400, (length, length))
-    )
-    queries = at.last(max(1, length // 2)) if last and number != 5 else at
+    queries = at.last(max(1, length // 2)) if last else at
+    values, shape = (400, ()) if last else (5, (batch,))
+    bias = expression(terms, torch.randint(0, values, (*shape, queries.length, length)))
     plan = mz.plan(mask, queries, bias=bias, k_at=at)
     weight = torch.randn(batch, HEADS, plan.query_length, plan.key_length, dtype=torch.float64)
-    parameters = list(bias.parameters())
     results = []
     for form in ("dense", "tiled", "edges"):
         offsets = plan.scores() * plan.visible if form == "dense" else written_out(plan.offsets(form), plan, form)
         loss = (offsets * weight).sum()
-        grads = torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else ()
-        results.append([offsets, *(g for g in grads)])
+        results.append([offsets, *(torch.autograd.grad(loss, list(bias.parameters())) if loss.requires_grad else ())])
     for result in results[1:]:
         for got, expected in zip(result, results[0], strict=True):
             torch.testing.assert_close(got, expected)
@@ -176,13 +199,12 @@ def alone(bias, q_at, k_at, b, i, j):
     return total
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(len(TERMS)))
 def test_scores_are_what_the_providers_say_of_each_pair(number):
     torch.manual_seed(number)
     at = positions("packed", number, 12, 2)
-    bias = expression(number, torch.randint(0, 5, (2, 12, 12)))
+    bias = expression([(number, -0.5), ((number + 5) % len(TERMS), 2), (1, 1)], torch.randint(0, 5, (2, 12, 12)))
     scores = mz.plan("full & across_segments", at, bias=bias).scores().expand(2, HEADS, 12, 12)
-    assert scores.requires_grad
     for b, i, j in [(0, 0, 0), (1, 3, 7), (0, 11, 2), (1, 11, 0), (0, 5, 6)]:
         torch.testing.assert_close(scores[b, :, i, j], alone(bias, at, at, b, i, j))
 
@@ -226,12 +248,12 @@ class Outputs(TorchDispatchMode):
 def test_nothing_of_the_size_of_all_pairs_is_allocated(mask, text):
     length, heads = 4096, 8
     at = mz.Positions.tokens(length).with_fields(kind=torch.arange(length) % 2)
-    mz.plan(mask, at)  # the mask's own reading is another matter
+    visibility = mz.plan(mask, at).visibility
     bias = mz.biases.parse(text, heads=heads)
     for form in ("tiled", "edges") if "window" in mask else ("tiled",):
         with Outputs() as outputs:
-            offsets = mz.plan(mask, at, bias=bias).offsets(form)
-            sum(x.sum() for x in (offsets.code.table,)).backward()
+            offsets = Folded(bias, at, at).offsets(bias, visibility, form)
+            offsets.code.table.sum().backward()
         assert outputs.largest < length * length  # of one byte each
         assert offsets.stored is None
 
@@ -251,6 +273,10 @@ def test_positions_that_no_batch_changes_are_folded_once():
     first, again = mz.plan("causal", at, bias=bias), mz.plan("causal", at, bias=bias)
     other = mz.plan("causal", at, bias=Parity(heads=2))
     assert first.folded is again.folded and first.folded is not other.folded
+    gone = weakref.ref(other.folded)
+    del other
+    gc.collect()
+    assert gone() is None
 
 
 def test_tables_change_and_the_folded_indices_serve_all_of_them():
@@ -269,14 +295,15 @@ def test_tables_change_and_the_folded_indices_serve_all_of_them():
 
 def test_folded_plans_travel():
     at = positions("packed", 3, 66, 2)
-    bias = expression(5, torch.randint(0, 5, (2, 66, 66)))
+    bias = expression([(11, -1), (3, 1), (2, 0.5)], torch.randint(0, 5, (2, 66, 66)))
     plan = mz.plan("causal", at, bias=bias)
     expected = [plan.scores(), *(plan.offsets(form).stored.table for form in ("tiled", "edges"))]
     for other in (pickle.loads(pickle.dumps(plan)), copy.deepcopy(plan), plan.to("cpu")):
         got = [other.scores(), *(other.offsets(form).stored.table for form in ("tiled", "edges"))]
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
         assert other.folded.bytes == plan.folded.bytes > 0 and plan.bytes > plan.folded.bytes
-    assert plan.to("meta").offsets("tiled").stored.index.is_meta is True
+    moved = plan.folded.to("meta")
+    assert moved.stored(bias, plan.visibility, "tiled").index.is_meta
 
 
 def test_no_visible_pair_at_all():
@@ -288,6 +315,7 @@ def test_no_visible_pair_at_all():
 
 
 def test_gradients_are_the_same_in_every_run():
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
     at = mz.Positions.tokens(512)
     bias = mz.biases.parse("relative(8) + alibi", heads=4) + Parity(heads=4)
@@ -296,7 +324,7 @@ def test_gradients_are_the_same_in_every_run():
     for _ in range(3):
         loss = (mz.plan("causal", at, bias=bias).scores() * weight).sum()
         grads.append(torch.autograd.grad(loss, list(bias.parameters())))
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     assert all(torch.equal(a, b) for other in grads[1:] for a, b in zip(grads[0], other, strict=True))
 
 
@@ -358,6 +386,8 @@ class GivenOffsets(OffsetBias):
         (Given(table=lambda entries: torch.zeros(2, entries, dtype=torch.int64)), "float tensor.*got torch.int64"),
         (Given(table=lambda entries: torch.full((2, entries), torch.inf)), "given: table must be finite"),
         (GivenOffsets(lambda at: at.index[0]), r"code must have shape \[B, T\] = \[1, 5\].*got \[5\]"),
+        (GivenOffsets(lambda at: at.index + 2**61), "code must lie within ±2⁶¹, but reaches from 2305843009213693952"),
+        (GivenOffsets(lambda at: at.index[..., None][..., :0]), r"for C integers each, got \[1, 5, 0\]"),
         (GivenOffsets(lambda at: at.index.double()), "code must return a tensor of int64, got torch.float64"),
         (GivenOffsets(lambda at: at.index[:, :3]), r"got \[1, 3\]"),
         (GivenOffsets(table=lambda d: torch.zeros(2, len(d) + 1)), r"\[2, 9\], got \[2, 10\]"),
@@ -367,6 +397,24 @@ class GivenOffsets(OffsetBias):
 def test_what_a_provider_may_not_give(bias, message):
     with pytest.raises(ValueError, match=message):
         mz.plan("full", mz.Positions.tokens(5), bias=bias)
+
+
+def test_codes_of_both_sides_are_alike():
+    class Uneven(GivenOffsets):
+        def k_code(self, k):
+            return k.index[..., None]
+
+    with pytest.raises(ValueError, match=r"as many integers, got \[1, 5\] and \[1, 5, 1\]"):
+        mz.plan("full", mz.Positions.tokens(5), bias=Uneven())
+
+
+@pytest.mark.parametrize("form", ["dense", "tiled", "edges"])
+def test_no_more_indices_are_stored_than_allowed(form, monkeypatch):
+    at, bias = mz.Positions.tokens(130), Parity(heads=2)
+    visibility = mz.plan("causal", at).visibility
+    monkeypatch.setattr(indexing, "MOST_STORED", 2**12)
+    with pytest.raises(ValueError, match=r"the bias Parity would take [\d,]+ bytes.*at most 4,096"):
+        Folded(bias, at, at).stored(bias, visibility, form)
 
 
 def test_providers_without_their_parts_say_so():
@@ -381,6 +429,9 @@ def test_a_batch_of_another_size_is_refused():
     with pytest.raises(ValueError, match="made for a batch of 3, but the positions have 2"):
         mz.plan("full", mz.Positions.tokens([4, 3]), bias=bias)
     assert mz.plan("full", mz.Positions.tokens(4), bias=bias).batch == 3
+    dense = mz.plan("full", mz.Positions.tokens(4), bias=torch.zeros(3, 1, 4, 4), heads=2)
+    with pytest.raises(ValueError, match="the plan is for a batch of 3"):
+        mz.attend(*[torch.zeros(2, 2, 4, 8)] * 3, dense)
 
 
 @settings(max_examples=30, deadline=None)

@@ -438,3 +438,10 @@ def test_each_bit_of_a_pattern_stands_for_a_pair():
     patterns = unpacked(mz.plan("causal", mz.Positions.tokens(512)).tiles.patterns)
     assert torch.equal(patterns, torch.ones(1, 64, 64, dtype=torch.bool).tril())
     assert making.TILE == 64
+
+
+def test_a_rule_that_changes_what_it_reads_changes_nothing_else(mask_of):
+    at = mz.Positions.tokens(5)
+    meddling = mask_of(lambda q, k: q.slot.add_(3) + q.index.mul_(0) >= k.slot + 3)
+    assert torch.equal(mz.plan(meddling & mz.masks.Causal(), at).visible, mz.plan("causal", at).visible)
+    assert at.index.tolist() == [[0, 1, 2, 3, 4]]

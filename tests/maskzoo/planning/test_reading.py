@@ -138,7 +138,7 @@ def assert_same_pairs(reader):
 
 OFTEN = settings(
     deadline=None,
-    max_examples=250,
+    max_examples=120,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large],
 )
 

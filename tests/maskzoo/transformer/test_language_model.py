@@ -114,7 +114,7 @@ def test_decoding_with_tables_of_each_layer(tokens):
 
 
 def test_tables_of_each_layer_need_a_bias():
-    with pytest.raises(ValueError, match="bias_per_layer=true.*there is no bias"):
+    with pytest.raises(ValueError, match=r"bias_per_layer=true.*there is no bias"):
         LanguageModel(replace(SMALL, bias_per_layer=True), VOCABULARY)
 
 

@@ -5,7 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from maskzoo.planning.bounds import LARGEST, RULES, Bounds, Extremes, NoIntervalRule, Trace, Value
+from maskzoo.planning.intervals import LARGEST, Bounds, NoIntervalRule, Trace, Value
+from maskzoo.planning.intervals.bounds import RULES
+from maskzoo.planning.intervals.tables import Extremes
 
 TABLE = torch.randint(-50, 50, (101,), generator=torch.Generator().manual_seed(1))
 FLAGS = TABLE % 3 == 0
