@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from maskzoo import adapters, biases, masks
     from maskzoo.attention import attend
-    from maskzoo.biases.base import Bias, register_bias
+    from maskzoo.biases.base import Bias, OffsetBias, register_bias
     from maskzoo.checkpoint import load
     from maskzoo.drawing import draw, draw_weights
     from maskzoo.masks.base import Mask, register_mask
@@ -23,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bias",
     "Mask",
+    "OffsetBias",
     "Plan",
     "Positions",
     "adapters",
@@ -41,6 +42,7 @@ __all__ = [
 _PLACES = {
     "Bias": "maskzoo.biases.base",
     "Mask": "maskzoo.masks.base",
+    "OffsetBias": "maskzoo.biases.base",
     "Plan": "maskzoo.planning",
     "Positions": "maskzoo.positions",
     "attend": "maskzoo.attention",

@@ -149,17 +149,30 @@ _known: dict[tuple[Path, str], Constants] = {}
 def measured() -> Constants:
     """This machine's constants: from memory, else from the cache folder, else measured now and kept in both.
 
-    A folder that cannot be written only means that they are kept in memory.
+    A folder that cannot be written only means that they are kept in memory. On a machine that is busy with something
+    else nothing is measured: the built-in constants hold for this process, and another one may measure.
     """
     path, machine = cache_folder() / "costs.json", _machine()
     if (path, machine) not in _known:
         stored = _stored(path)
         found = _constants(stored.get(machine))
-        if found is None:
+        if found is None and _busy():
+            found = PROCESSOR
+        elif found is None:
             found = plausible(measure())
             _store(path, {**stored, machine: asdict(found)})
         _known[path, machine] = found
     return _known[path, machine]
+
+
+BUSY = 0.4
+"""Load of each core, over the last minute, from which a machine is busy."""
+
+
+def _busy() -> bool:
+    with suppress(AttributeError, OSError):  # not every system tells
+        return os.getloadavg()[0] > BUSY * (os.cpu_count() or 1)
+    return False
 
 
 DOUBT = 8.0

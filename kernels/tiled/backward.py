@@ -39,7 +39,7 @@ def backward(
     """
     collects = offsets is not None and offsets.collects
     dq, dk, dv = (torch.zeros_like(x) if wanted else None for x, wanted in zip((q, k, v), needed, strict=True))
-    for block in blocks:
+    for block in blocks if offsets is None else offsets.ordered(blocks):
         x, g = rows_of(q, block) * (scale * LOG2_E), rows_of(grad, block).contiguous()
         own_logsum = rows_of(logsum, block)[:, None]
         own_delta = (g * rows_of(out, block)).sum(-1)[:, None]

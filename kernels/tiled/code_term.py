@@ -8,7 +8,7 @@ from torch import Tensor
 from maskzoo.kernels.offsets import LOG2_E, CodeTerm
 from maskzoo.kernels.tiled.lying import Lying, Part, gathered, ranges, scatter, summed
 
-MOST_KEPT = 4
+MOST_KEPT = 8
 """Diagonal blocks kept: in a window, or in documents of one length, each recurs at once."""
 
 Diagonal = tuple[int, int, int, int, int]
@@ -54,7 +54,7 @@ class CodeBlocks:
             assert self._total is not None
             scatter(self._total[self._lying.heads(part)], self._index(part), own)
         elif diagonal in self._sums:
-            self._sums[diagonal].add_(own)
+            self._sums[diagonal] = self._sums.pop(diagonal).add_(own)
         else:
             if len(self._sums) == MOST_KEPT:
                 self._flush(next(iter(self._sums)))
@@ -88,11 +88,14 @@ class CodeBlocks:
         return difference, outer.stop - outer.start, inner.stop - inner.start, heads.start, heads.stop
 
     def _kept(self, diagonal: Diagonal, part: Part) -> Tensor:
-        if diagonal not in self._blocks:
+        block = self._blocks.pop(diagonal, None)
+        if block is None:
             if len(self._blocks) == MOST_KEPT:
                 self._blocks.pop(next(iter(self._blocks)))
-            self._blocks[diagonal] = self._made(diagonal, part)
-        return self._blocks[diagonal]
+            block = self._made(diagonal, part)
+        # The one used last is given up last.
+        self._blocks[diagonal] = block
+        return block
 
     def _made(self, diagonal: Diagonal, part: Part) -> Tensor:
         first, outer, inner, _, _ = diagonal

@@ -37,7 +37,7 @@ def forward(
     """
     out = q.new_zeros(*q.shape[:2], v.shape[2])
     logsum = q.new_full(q.shape[:2], -torch.inf)
-    for block in blocks:
+    for block in blocks if offsets is None else offsets.ordered(blocks):
         x = rows_of(q, block) * (scale * LOG2_E)
         row_numbers = None if dropout is None else rows_of(dropout.rows, block)
         peak = total = mixed = None

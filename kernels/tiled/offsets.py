@@ -90,6 +90,12 @@ class OffsetBlocks:
                 for part in self._parts(block, chunk, term.shared):
                     term.add(self._lying.opened(scores, part), part)
 
+    def ordered(self, blocks: list[Block]) -> list[Block]:
+        """The blocks, heads that read the same part of a stored index one after the other."""
+        if self._terms[1] is None:
+            return blocks
+        return sorted(blocks, key=lambda block: block.lanes[0].rows.start)
+
     @property
     def collects(self) -> bool:
         """Whether any gradient is wanted."""

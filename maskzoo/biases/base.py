@@ -155,13 +155,24 @@ def register_bias(name: str) -> Callable[[Provider], Provider]:
     """Class decorator that makes a bias available under `name`, in text form and in `maskzoo list`.
 
     Raises:
-        ValueError: the name is taken, or the class is no `Bias`.
+        ValueError: the name is taken, or the class is no `Bias` with an index or code of its own.
     """
 
     def enter(provider: Provider) -> Provider:
-        if not (inspect.isclass(provider) and issubclass(provider, Bias)):
-            raise ValueError(f"bias {name!r} must be a subclass of maskzoo.Bias; {provider!r} is not")
+        if not (inspect.isclass(provider) and issubclass(provider, Bias) and _is_written(provider)):
+            raise ValueError(
+                f"bias {name!r} must be a subclass of maskzoo.Bias with its own index(self, q, k), or of "
+                "maskzoo.OffsetBias with its own code(self, at), and with its own table; "
+                f"{getattr(provider, '__name__', provider)!r} is not"
+            )
         provider.provider_name = name
         return registry.biases.register(name)(provider)
 
     return enter
+
+
+def _is_written(provider: type[Bias]) -> bool:
+    if not issubclass(provider, OffsetBias):
+        return provider.index is not Bias.index and provider.table is not Bias.table
+    both_sides = provider.q_code is not OffsetBias.q_code and provider.k_code is not OffsetBias.k_code
+    return (both_sides or provider.code is not OffsetBias.code) and provider.table is not OffsetBias.table

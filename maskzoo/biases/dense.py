@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from maskzoo.biases.base import Bias, register_bias
+from maskzoo import registry
+from maskzoo.biases.base import Bias
 
 
-@register_bias("dense")
+@registry.biases.register("dense")  # register_bias asks for an index and a table, of which it has neither
 class Dense(Bias):
     """Offsets brought as a tensor that broadcasts to [B, H, Tq, Tk]; made in Python, not in text.
 
@@ -16,6 +17,8 @@ class Dense(Bias):
         values: float tensor of at most four dimensions, finite: which pairs are visible is the mask's to say.
         heads: H.
     """
+
+    provider_name = "dense"
 
     def __init__(self, values: Tensor, *, heads: int) -> None:
         super().__init__(heads)

@@ -1,19 +1,18 @@
 """A tensor of pairs that the user brings."""
 
-import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from maskzoo.masks.base import Mask, register_mask
+from maskzoo.masks.brought import Brought
 from maskzoo.provider import Side
 
 
 @register_mask("dense")
 @dataclass(frozen=True, eq=False)
-class Dense(Mask):
+class Dense(Brought, Mask):
     """Pairs brought as a boolean tensor (True = visible); made in Python, not in text.
 
     visible(i, j): values[…, i, j], by place in the row (padding counts). The tensor is copied; two are equal when their
@@ -49,6 +48,10 @@ class Dense(Mask):
         object.__setattr__(self, "values", values.detach().clone())
 
     @property
+    def contents(self) -> Tensor:
+        return self.values
+
+    @property
     def needs_sequence(self) -> bool:
         return self.batch > 1
 
@@ -71,14 +74,3 @@ class Dense(Mask):
 
     def text(self) -> str:
         return f"dense({list(self.values.shape)})"
-
-    @cached_property
-    def _digest(self) -> bytes:
-        shape = str(tuple(self.values.shape)).encode()
-        return hashlib.blake2b(shape + self.values.cpu().numpy().tobytes(), digest_size=16).digest()
-
-    def __eq__(self, other: object) -> bool:
-        return self._digest == other._digest if isinstance(other, Dense) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._digest)

@@ -1,20 +1,19 @@
 """A list of pairs that the user brings."""
 
-import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from maskzoo.masks.base import register_mask
+from maskzoo.masks.brought import Brought
 from maskzoo.masks.listed import Listed
 from maskzoo.positions import Positions
 
 
 @register_mask("pairs")
 @dataclass(frozen=True, eq=False)
-class Pairs(Listed):
+class Pairs(Brought, Listed):
     """Pairs brought as a list of (query, key) places; made in Python, not in text.
 
     visible(i, j): (i, j) stands in the list, by place in the row (padding counts). A pair that stands there twice is
@@ -42,6 +41,10 @@ class Pairs(Listed):
         object.__setattr__(self, "places", places.detach().to(torch.int64).clone())
 
     @property
+    def contents(self) -> Tensor:
+        return self.places
+
+    @property
     def needs_sequence(self) -> bool:
         return len(self.places) == 3
 
@@ -55,14 +58,3 @@ class Pairs(Listed):
 
     def text(self) -> str:
         return f"pairs({list(self.places.shape)})"
-
-    @cached_property
-    def _digest(self) -> bytes:
-        shape = str(tuple(self.places.shape)).encode()
-        return hashlib.blake2b(shape + self.places.cpu().numpy().tobytes(), digest_size=16).digest()
-
-    def __eq__(self, other: object) -> bool:
-        return self._digest == other._digest if isinstance(other, Pairs) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._digest)

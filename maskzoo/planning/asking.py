@@ -31,7 +31,30 @@ def code(leaf: OffsetBias, take: Callable[[Elements], Tensor], at: Positions) ->
     low, high = (int(end) for end in given.aminmax())
     if low < -LARGEST_CODE or high > LARGEST_CODE:
         raise ValueError(f"{leaf!r}: code must lie within ±2⁶¹, but reaches from {low} to {high}")
+    _check_pure(leaf, take, at, given)
     return given
+
+
+def _check_pure(leaf: OffsetBias, take: Callable[[Elements], Tensor], at: Positions, given: Tensor) -> None:
+    """Read some positions apart from all others, each as a row of its own.
+
+    Raises:
+        ValueError: the code is not a function of the position alone.
+    """
+    sequence = torch.tensor([0, at.batch - 1], device=at.device).unique()
+    slot = torch.linspace(0, at.length - 1, min(at.length, 12), device=at.device).long()
+    sequence, slot = (x.flatten() for x in torch.meshgrid(sequence, slot, indexing="ij"))
+    apart = _integers(
+        leaf, "code", lambda: take(Elements(_all_of(leaf, at), sequence[:, None], slot[:, None], _no_lists))
+    )
+    among = given.expand(at.batch, *given.shape[1:])[sequence, slot][:, None]
+    differ = (apart != among).flatten(1).any(1)
+    if bool(differ.any()):
+        b, t = int(sequence[differ][0]), int(slot[differ][0])
+        raise ValueError(
+            f"{leaf!r} is not a function of the position alone: the code of position {t} of sequence {b} depends on "
+            "which other positions are asked for with it. Compute code(at) element by element from the fields of at"
+        )
 
 
 class Index:

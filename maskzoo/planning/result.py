@@ -177,17 +177,19 @@ class Plan:
 
     def _tiles_line(self) -> str:
         if isinstance(self.visibility.found, Pairs):
-            return (
-                f"pairs      {len(self.pairs.key):,} in a list, for {self.pairs.groups} groups of sequences and heads"
-            )
+            return f"pairs      {len(self.pairs.key):,} in a list, {_alike(self.pairs.groups)}"
         tiles = self.tiles
         partial = int((tiles.rows.pattern >= 0).sum())
         full = int(tiles.rows.count.sum()) - partial
         empty = tiles.groups * tiles.query_tiles * tiles.key_tiles - full - partial
         return (
             f"tiles      {tiles.size} × {tiles.size}: {empty:,} empty, {full:,} full, {partial:,} partial with "
-            f"{len(tiles.patterns):,} patterns, for {tiles.groups} groups of sequences and heads"
+            f"{len(tiles.patterns):,} pattern{'' if len(tiles.patterns) == 1 else 's'}, {_alike(tiles.groups)}"
         )
+
+
+def _alike(groups: int) -> str:
+    return "alike for all sequences and heads" if groups == 1 else f"{groups} kinds of sequences and heads"
 
 
 def _of_same_terms(one: Bias, other: Bias) -> bool:

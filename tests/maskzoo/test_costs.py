@@ -26,9 +26,10 @@ def times(monkeypatch):
 
     def made_up():
         calls.append(1)
-        return replace(PROCESSOR, edges_pair=len(calls) * 1e-9)
+        return replace(PROCESSOR, edges_pair=len(calls) * 1e-8)
 
     monkeypatch.setattr(costs, "measure", made_up)
+    monkeypatch.setattr(costs.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     return calls
 
 
@@ -85,7 +86,7 @@ def test_long_sequences_ask_for_this_machine_once(folder, times, monkeypatch):
 def test_another_machine_is_measured_beside_the_first(folder, times, monkeypatch):
     costs.measured()
     monkeypatch.setattr(costs, "_machine", lambda: "another")
-    assert costs.measured().edges_pair == 2e-9
+    assert costs.measured().edges_pair == 2e-8
     assert len(json.loads((folder / "costs.json").read_text())) == 2
 
 
@@ -160,3 +161,11 @@ def test_what_a_busy_machine_measures_is_kept_within_reason():
     assert kept.edges_row == costs.DOUBT * costs.PROCESSOR.edges_row
     assert kept.tiled_line == costs.PROCESSOR.tiled_line / costs.DOUBT
     assert replace(kept, edges_row=1.0, tiled_line=0.0) == wild
+
+
+def test_a_busy_machine_is_not_measured(folder, times, monkeypatch):
+    monkeypatch.setattr(costs.os, "getloadavg", lambda: (100.0, 0.0, 0.0))
+    assert costs.measured() == costs.PROCESSOR and not times and not folder.exists()
+    monkeypatch.setattr(costs, "_known", {})  # another process, later
+    monkeypatch.setattr(costs.os, "getloadavg", lambda: (0.1, 0.0, 0.0))
+    assert costs.measured().edges_pair == 1e-8 and len(times) == 1
