@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.gradients import at_places, or_nothing, without_data
 from maskzoo.kernels.lookups import add, lookups
 from maskzoo.kernels.nonfinite import all_finite, bad_positions, finite
 from maskzoo.kernels.offsets import LOG2_E, Offsets, arrays, from_arrays
@@ -41,7 +42,8 @@ def edges(
             float64. Its tables and dense tensor get gradients.
 
     Returns:
-        out [B, H, Tq, Dv] in q's dtype; computed in float32, or float64 for float64.
+        out [B, H, Tq, Dv] in q's dtype; computed in float32, or float64 for float64. A visible score beyond the range
+        of that type makes its row NaN, as it does in torch's own attention.
 
     Raises:
         RuntimeError: on a second derivative.
@@ -143,9 +145,11 @@ def _backward(
     dq = _gradient(q, want_q, q.dtype).flatten(0, 1)
     dk, dv = (_gradient(x, want, _inner(x)).zero_() for x, want in ((k, want_k), (v, want_v)))
     terms = lookups(from_arrays((q_code, k_code, code_table, index, place, index_table, dense)), heads)
+    # One entry of a table may sum the slopes of very many pairs.
+    sums_in = torch.float64, torch.float64, _inner(q)
     totals = [
-        None if term is None or not want else torch.zeros(term.values.shape, dtype=_inner(q), device=q.device)
-        for term, want in zip(terms, want_terms, strict=True)
+        None if term is None or not want else torch.zeros(term.values.shape, dtype=dtype, device=q.device)
+        for term, want, dtype in zip(terms, want_terms, sums_in, strict=True)
     ]
     generator = _generator(seed, q.device)
     for part in parts(Pairs(queries, k.shape[2], group, start, key), batch, heads):
@@ -170,7 +174,7 @@ def _backward(
             felt.sub_(mean).mul_(weights)
             for term, total in zip(terms, totals, strict=True):
                 if term is not None and total is not None:
-                    total.view(-1).index_add_(0, term.places(part), felt)
+                    total.view(-1).index_add_(0, term.places(part), felt.to(total.dtype))
             felt.mul_(scale)
         if want_q:
             _put(dq, part, sums(felt, k_rows, part.key, part.start))
@@ -182,10 +186,7 @@ def _backward(
         for x, gradient, want in zip((q, k, v), gradients, wanted[:3], strict=True):
             if want:
                 gradient.masked_fill_(~x.isfinite(), 0)
-    by_term = [
-        q.new_empty(0) if x is None or total is None else total.to(x.dtype)
-        for x, total in zip((code_table, index_table, dense), totals, strict=True)
-    ]
+    by_term = or_nothing(totals, (code_table, index_table, dense), q)
     return gradients[0], gradients[1], gradients[2], by_term[0], by_term[1], by_term[2]
 
 
@@ -262,10 +263,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 def _(grad: Tensor, *others: Any) -> tuple[Tensor, ...]:
     # Out and the levels stand between the first three and the others.
     sources = [others[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
-    return tuple(
-        grad.new_empty(0) if x is None else _gradient(x, want, x.dtype)
-        for x, want in zip(sources, others[-1], strict=True)
-    )
+    return without_data(sources, others[-1], grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -276,10 +274,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     wanted = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
     found = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.dropout_p, wanted)
-    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-    for place, want, gradient in zip(DIFFERENTIABLE, wanted, found, strict=True):
-        gradients[place] = gradient if want else None
-    return tuple(gradients)
+    return tuple(at_places(found, wanted, DIFFERENTIABLE, len(ctx.needs_input_grad)))
 
 
 def _no_second(ctx: Any, *_: Tensor) -> None:

@@ -47,14 +47,18 @@ class ByCode:
 
     def __init__(self, term: CodeTerm, heads: int) -> None:
         self._q_code, self._k_code, self._heads = term.q_code, term.k_code, heads
+        self._shared = len(term.q_code) == len(term.k_code) == 1
         self.values = term.table
 
     def places(self, part: Part) -> Tensor:
         sequence, head = _unit_numbers(part, self._heads)
         block = part.block
-        q_code = self._q_code[sequence if len(self._q_code) > 1 else slice(None), block.begin : block.end]
-        k_code = self._k_code[sequence if len(self._k_code) > 1 else slice(None)]
-        index = q_code.index_select(1, block.row) - k_code.index_select(1, block.key)
+        names, which = torch.unique(sequence[:1] if self._shared else sequence, return_inverse=True)
+        own = []
+        for one in names.tolist():
+            q_code, k_code = (code[one if len(code) > 1 else 0] for code in (self._q_code, self._k_code))
+            own.append(q_code[block.begin : block.end].index_select(0, block.row) - k_code.index_select(0, block.key))
+        index = own[0] if len(own) == 1 else torch.stack(own)[which]
         return (head[:, None] * self.values.shape[1] + index).flatten()
 
 

@@ -2,14 +2,17 @@
 
     python scripts/bench_attention.py                         # attention: forward, and forward + backward
     python scripts/bench_attention.py --memory                # and the peak memory of each, in a process of its own
+    python scripts/bench_attention.py --bias relative         # with a bias, and the gradient of its table
     python scripts/bench_attention.py --plans                 # building plans, up to a million positions
     python scripts/bench_attention.py --auto-grid             # what backend="auto" takes, against forced backends
     python scripts/bench_attention.py --quick --patterns window,documents --lengths 1024
 
 Contestants take turns on the same inputs, and each begins every other round. Times are medians over the rounds; a ratio
 is the other contestant's median over ours, with the lowest and highest ratio within a round. Results and gradients are
-compared with SDPA under a boolean mask that maskzoo had no part in. Runs on CPU. The exit status is 1 if a result of
-ours is wrong or missing by a failure. With --json everything measured is written to a file, anew after each case.
+compared with SDPA under a boolean mask that maskzoo had no part in. With a bias the others are SDPA with an offset for
+every head and pair, gathered from the table at each call, so that the table gets its gradient. Runs on CPU. The exit
+status is 1 if a result of ours is wrong or missing by a failure. With --json everything measured is written to a file,
+anew after each case.
 """
 
 import argparse
@@ -20,14 +23,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from benchmarks.contestants import THEIRS, Settings
+from benchmarks.contestants import THEIRS, THEIRS_BIASED, Settings
 from benchmarks.kernels import Row, add_memory, measured
 from benchmarks.measuring import machine, ratio
 from benchmarks.patterns import PATTERNS
 from benchmarks.plan_building import GRID, LONG, PlanRow, plan_rows
 from benchmarks.plan_building import PATTERNS as PLAN_PATTERNS
 
+from maskzoo.biases import parse
+
 LENGTHS = (1024, 2048, 4096, 8192, 16_384)
+BIASED = ("window", "documents", "causal")
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -60,8 +66,11 @@ def read_options() -> argparse.Namespace:
     table.add_argument("--plans", action="store_true", help="the building of plans instead of attention")
     table.add_argument("--auto-grid", action="store_true", help="maskzoo alone: auto against each backend")
     parser.add_argument("--patterns", type=words, help=f"some of {', '.join(PATTERNS)}; random_documents with --plans")
+    parser.add_argument("--bias", default="", help="such as relative: attention with it, forward + backward")
     parser.add_argument("--lengths", type=numbers, help="positions, such as 1024,4096")
-    parser.add_argument("--against", type=words, default=list(THEIRS), help=f"some of {', '.join(THEIRS)}")
+    parser.add_argument(
+        "--against", type=words, help=f"some of {', '.join(THEIRS)}; of {', '.join(THEIRS_BIASED)} with --bias"
+    )
     parser.add_argument("--backend", choices=["auto", "tiled", "edges", "dense"], default="auto", help="of maskzoo")
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
     parser.add_argument("--batch", type=int, default=1)
@@ -76,8 +85,15 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few rounds, short lengths: to try the script")
     parser.add_argument("--json", type=Path, help="file for all that is measured")
     options = parser.parse_args()
-    known = PLAN_PATTERNS if options.plans else PATTERNS
-    for option, given, allowed in (("patterns", options.patterns, known), ("against", options.against, THEIRS)):
+    if options.plans and options.bias:
+        parser.error("--bias belongs to attention, not to --plans")
+    try:
+        parse(options.bias or None, heads=options.heads)
+    except ValueError as error:
+        parser.error(f"--bias: {error}")
+    known, theirs = PLAN_PATTERNS if options.plans else PATTERNS, THEIRS_BIASED if options.bias else THEIRS
+    options.against = list(theirs) if options.against is None else options.against
+    for option, given, allowed in (("patterns", options.patterns, known), ("against", options.against, theirs)):
         if unknown := [name for name in given or [] if name not in allowed]:
             parser.error(f"--{option}: unknown {', '.join(unknown)}; known: {', '.join(allowed)}")
     if options.quick:
@@ -99,10 +115,12 @@ def numbers(text: str) -> list[int]:
 def bench_kernels(options: argparse.Namespace, keep: Any) -> int:
     """Attention on every pattern and length; 1 if a result of ours is wrong or one of our kernels failed."""
     names = ["auto", "dense", "tiled", "edges"] if options.auto_grid else [options.backend, *options.against]
-    settings = Settings(options.batch, options.heads, options.width, DTYPES[options.dtype], options.gibibytes)
+    settings = Settings(
+        options.batch, options.heads, options.width, DTYPES[options.dtype], options.gibibytes, options.bias
+    )
     print(f"B {options.batch}, H {options.heads}, D {options.width}, {options.dtype}; milliseconds: median (range)")
     every: list[Row] = []
-    for pattern in options.patterns or PATTERNS:
+    for pattern in options.patterns or (BIASED if options.bias else PATTERNS):
         for length in options.lengths or LENGTHS:
             title, rows = measured(pattern, length, names, settings, options.rounds, options.seconds)
             if options.memory:
@@ -114,7 +132,7 @@ def bench_kernels(options: argparse.Namespace, keep: Any) -> int:
             keep(rows)
     if options.auto_grid:
         print_auto(every)
-    ours = [row for row in every if row.contestant not in THEIRS]
+    ours = [row for row in every if row.contestant not in (*THEIRS, *THEIRS_BIASED)]
     for row in ours:
         if row.wrong:
             print(f"WRONG: {row.label} on {row.pattern}, T = {row.length}, {row.direction}: off by {row.error:.1e}")

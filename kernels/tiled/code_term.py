@@ -8,11 +8,11 @@ from torch import Tensor
 from maskzoo.kernels.offsets import LOG2_E, CodeTerm
 from maskzoo.kernels.tiled.lying import Lying, Part, gathered, ranges, scatter, summed
 
-MOST_KEPT = 8
-"""Diagonal blocks kept: in a window, or in documents of one length, each recurs at once."""
+LINES = 32
+"""Lines of a diagonal block that are offset in one step."""
 
-Diagonal = tuple[int, int, int, int, int]
-"""First difference, outer and inner side, and the range of heads: all on which a diagonal block depends."""
+MOST_MOVED = 2**22
+"""Entries of all moved copies of a table; they are fewer than LINES where they would be more."""
 
 
 class CodeBlocks:
@@ -20,7 +20,8 @@ class CodeBlocks:
 
     A block's index is inner − outer: for scores keys × queries the codes of queries and of keys. For scores queries ×
     keys both change sign, by a table that is read from its end. Where both codes rise by one, as positions do, each
-    line of the block is the one before moved by one: a view of the table, in reverse order of lines.
+    line of the block is the one before moved by one. So a few lines are one piece of as many copies of the table, each
+    moved by one against the one before, and the next few lines are the piece before it.
     """
 
     def __init__(self, term: CodeTerm, lying: Lying, dtype: torch.dtype, wanted: bool) -> None:
@@ -28,41 +29,44 @@ class CodeBlocks:
         self._lying = lying
         # Sums by index are fast in int64 only, and everything else in int32.
         number = torch.int64 if wanted else torch.int32
-        last = term.table.shape[1] - 1
+        heads, entries = term.table.shape
         if lying.transposed:
             inner, outer, table = term.q_code, term.k_code, term.table
         else:
-            inner, outer, table = term.k_code, term.q_code - last, term.table.flip(1)
-        self._table = lying.table(table.to(dtype)).contiguous()
+            inner, outer, table = term.k_code, term.q_code - (entries - 1), term.table.flip(1)
         self._inner, self._outer = _Side(inner.to(number)), _Side(outer.to(number))
-        self._blocks: dict[Diagonal, Tensor] = {}
+        self._table = lying.table(table.to(dtype)).contiguous()
+        self._lines = min(LINES, outer.shape[1], max(1, MOST_MOVED // max(1, heads * entries)))
+        self._moved: Tensor | None = None
         self._total = term.table.new_zeros(term.table.shape, dtype=dtype) if wanted else None
-        self._sums: dict[Diagonal, Tensor] = {}
-        self._indices: dict[tuple[int, int], Tensor] = {}
+        self._moved_total: Tensor | None = None
 
     def add(self, scores: Tensor, part: Part) -> None:
-        diagonal = self._diagonal(part)
-        block = gathered(self._lying.read(self._table, part), self._index(part)) if diagonal is None else None
-        if block is None:
-            assert diagonal is not None
-            block = self._kept(diagonal, part)
-        scores.add_(self._lying.laid(block), alpha=LOG2_E)
+        first = self._first(part)
+        if first is None:
+            block = gathered(self._lying.read(self._table, part), self._index(part))
+            scores.add_(self._lying.laid(block), alpha=LOG2_E)
+            return
+        if self._moved is None:
+            self._moved = self._room()
+            self._diagonals(self._moved).copy_(self._table[:, None])
+        torch._foreach_add_(self._by_lines(scores), self._pieces(self._moved, part, first), alpha=LOG2_E)
 
     def collect(self, slope: Tensor, part: Part) -> None:
-        own, diagonal = summed(slope), self._diagonal(part)
-        if diagonal is None:
-            assert self._total is not None
+        assert self._total is not None
+        own, first = summed(slope), self._first(part)
+        if first is None:
             scatter(self._total[self._lying.heads(part)], self._index(part), own)
-        elif diagonal in self._sums:
-            self._sums[diagonal] = self._sums.pop(diagonal).add_(own)
-        else:
-            if len(self._sums) == MOST_KEPT:
-                self._flush(next(iter(self._sums)))
-            self._sums[diagonal] = own
+            return
+        if self._moved_total is None:
+            self._moved_total = self._room()
+        torch._foreach_add_(self._pieces(self._moved_total, part, first), self._by_lines(own[None]))
 
     def gradient(self) -> Tensor | None:
-        for diagonal in list(self._sums):
-            self._flush(diagonal)
+        if self._moved_total is not None and self._total is not None:
+            by_stack = self._diagonals(self._moved_total).sum(1)  # [stacks, N, fold]
+            self._total += by_stack.mT.flatten(0, 1)
+            self._moved_total = None
         return self._total
 
     def _sides(self, part: Part) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
@@ -74,48 +78,43 @@ class CodeBlocks:
         inner, outer = self._sides(part)
         return self._inner.at(part.sequence, inner) - self._outer.at(part.sequence, outer)[:, None]
 
-    def _diagonal(self, part: Part) -> Diagonal | None:
-        """The block if it is a diagonal one."""
+    def _first(self, part: Part) -> int | None:
+        """The difference in the first place, if the block is diagonal."""
         (inner, *more), (outer, *others) = self._sides(part)
         if more or others:
             return None
-        first, second = (side.start(part.sequence, s) for side, s in ((self._inner, inner), (self._outer, outer)))
-        if first is None or second is None:
-            return None
-        heads = self._lying.heads(part)
+        first, second = self._inner.start(part.sequence, inner), self._outer.start(part.sequence, outer)
         # Codes may have been wrapped; a difference lies within the table.
-        difference = (first - second) % 2**32
-        return difference, outer.stop - outer.start, inner.stop - inner.start, heads.start, heads.stop
+        return None if first is None or second is None else (first - second) % 2**32
 
-    def _kept(self, diagonal: Diagonal, part: Part) -> Tensor:
-        block = self._blocks.pop(diagonal, None)
-        if block is None:
-            if len(self._blocks) == MOST_KEPT:
-                self._blocks.pop(next(iter(self._blocks)))
-            block = self._made(diagonal, part)
-        # The one used last is given up last.
-        self._blocks[diagonal] = block
-        return block
+    def _room(self) -> Tensor:
+        """For moved copies of a table: [heads or stacks, lines, N + lines − 1, 1 or fold]."""
+        heads, entries, fold = self._table.shape
+        return self._table.new_zeros(heads, self._lines, entries + self._lines - 1, fold)
 
-    def _made(self, diagonal: Diagonal, part: Part) -> Tensor:
-        first, outer, inner, _, _ = diagonal
-        table = self._lying.read(self._table, part)
-        heads, entries, fold = table.shape
-        lowest = first - outer + 1
-        assert lowest >= 0 and first + inner <= entries, "a difference of codes lies outside the table"
-        begin = table.storage_offset() + lowest * fold
-        return table.as_strided((heads, outer, inner, fold), (entries * fold, fold, fold, 1), begin).flip(1)
+    def _diagonals(self, moved: Tensor) -> Tensor:
+        """The copies without their moves: [heads or stacks, lines, N, 1 or fold]."""
+        heads, lines, width, fold = moved.shape
+        strides = lines * width * fold, (width + 1) * fold, fold, 1
+        return moved.as_strided((heads, lines, width - lines + 1, fold), strides)
 
-    def _flush(self, diagonal: Diagonal) -> None:
-        """Add the gradients of a kept block to those of the table."""
-        first, outer, inner, begin, end = diagonal
-        assert self._total is not None
-        if (outer, inner) not in self._indices:
-            lines, places = (torch.arange(side, device=self._total.device) for side in (outer, inner))
-            self._indices[outer, inner] = places - lines[:, None] + (outer - 1)
-        lowest = first - outer + 1
-        total = self._total[begin:end, lowest : first + inner]
-        scatter(total, self._indices[outer, inner], self._sums.pop(diagonal))
+    def _by_lines(self, scores: Tensor) -> list[Tensor]:
+        """Scores, as `opened`, some lines at a time: [sequences, stacks, lines, fold or 1, places]."""
+        scores = scores.flatten(3).unsqueeze(3) if self._lying.transposed else scores
+        return list(scores.split(self._lines, 2))
+
+    def _pieces(self, moved: Tensor, part: Part, first: int) -> list[Tensor]:
+        """The pieces of moved copies that belong to the scores that `_by_lines` gives."""
+        (inner, outer), lines, fold = self._sides(part), self._lines, moved.shape[3]
+        places, rest = inner[0].stop - inner[0].start, outer[0].stop - outer[0].start
+        assert rest - 1 <= first <= self._table.shape[1] - places, "a difference of codes lies outside the table"
+        steps = -(-rest // lines) - 1
+        begin, width = first - steps * lines, places + steps * lines
+        own = self._lying.read(moved, part)[:, :, begin : begin + width].flatten(2)  # [heads or stacks, lines, …]
+        own = own.unsqueeze(2) if self._lying.transposed else own.unflatten(0, (-1, self._lying.fold)).transpose(1, 2)
+        pieces = list(own[None].unfold(4, places * fold, lines * fold).unbind(4)[::-1])
+        pieces[-1] = pieces[-1][:, :, : rest - steps * lines]
+        return pieces
 
 
 class _Side:

@@ -102,9 +102,8 @@ class OffsetBlocks:
         return any(self._wanted)
 
     def collect(self, slope: Tensor, block: Block, chunk: Chunk) -> None:
-        """Take in the gradient of the scores (natural logarithms); `slope` is given away."""
-        # The code term comes last: it alone keeps the slope, and adds to it.
-        for term, wanted in zip(self._terms[::-1], self._wanted[::-1], strict=True):
+        """Take in the gradient of the scores (natural logarithms)."""
+        for term, wanted in zip(self._terms, self._wanted, strict=True):
             if term is not None and wanted:
                 for part in self._parts(block, chunk, term.shared):
                     term.collect(self._lying.opened(slope, part), part)

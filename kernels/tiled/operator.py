@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskzoo.kernels.gradients import at_places, or_nothing, without_data
 from maskzoo.kernels.nonfinite import all_finite, bad_positions, finite
 from maskzoo.kernels.offsets import Arrays, Offsets, arrays, from_arrays
 from maskzoo.kernels.tiled.backward import backward
@@ -34,7 +35,8 @@ def tiled(
     """Same meaning as `reference`; time and memory follow the tiles that hold a visible pair.
 
     Nothing of the size of the scores is kept between forward and backward, and nothing of Tq × Tk is ever made.
-    Softmax and sums are float32, float64 for float64. Equal inputs give equal bits.
+    Softmax and sums are float32, float64 for float64. Equal inputs give equal bits. A visible score
+    beyond the range of that type makes its row NaN, as it does in torch's own attention; in `reference` it does not.
 
     Args:
         q: [B, H, Tq, D].
@@ -146,10 +148,7 @@ def _tiled_backward(
         wanted = needed[0], needed[1], needed[2]
         dq, dk, dv = backward(slope, rows, keys, values, mixed, sums, blocks, masks, added, dropout, scale, wanted)
         by_term = (None, None, None) if added is None else added.gradients()
-        tables = [
-            q.new_empty(0) if x is None or one is None else one.to(x.dtype)
-            for x, one in zip((code_table, index_table, dense), by_term, strict=True)
-        ]
+        tables = or_nothing(by_term, (code_table, index_table, dense), q)
         return (
             q.new_empty(0) if dq is None else unfolded(dq, fold, q.shape).to(q.dtype),
             k.new_empty(0) if dk is None else dk.view(k.shape).to(k.dtype),
@@ -164,9 +163,7 @@ def _tiled_backward(
 def _(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     # Out and the sums stand between the first three and the others.
     sources = [rest[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
-    return tuple(
-        x.new_empty(x.shape) if wanted else grad.new_empty(0) for x, wanted in zip(sources, rest[-1], strict=True)
-    )
+    return without_data(sources, rest[-1], grad)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -184,10 +181,7 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     needed = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
     *tensors, seed = ctx.saved_tensors
     found = torch.ops.maskzoo.tiled_backward(grad, *tensors, ctx.scale, ctx.dropout_p, seed, needed)
-    gradients: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
-    for place, wanted, gradient in zip(DIFFERENTIABLE, needed, found, strict=True):
-        gradients[place] = gradient if wanted else None
-    return tuple(gradients)
+    return tuple(at_places(found, needed, DIFFERENTIABLE, len(ctx.needs_input_grad)))
 
 
 _tiled.register_autograd(_gradients, setup_context=_setup)

@@ -51,7 +51,10 @@ class Bias(nn.Module):
         raise TypeError(f"{type(self).__name__} is a bias without an index: write its index(self, q, k)")
 
     def table(self, entries: Any) -> Tensor:  # an int; an OffsetBias is asked for differences instead
-        """The offsets, float [H, N], finite, with N of at least `entries`, the highest index + 1."""
+        """The offsets, float [H, N], finite, with N of at least `entries`, the highest index + 1.
+
+        It is called without autocast.
+        """
         raise TypeError(f"{type(self).__name__} is a bias without a table: write its table(self, entries)")
 
     def leaves(self) -> Iterator[tuple[float, Bias]]:

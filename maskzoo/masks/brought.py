@@ -20,7 +20,7 @@ class Brought:
         return hashlib.blake2b(shape + self.contents.cpu().numpy().tobytes(), digest_size=16).digest()
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._digest == other._digest  # type: ignore[attr-defined,no-any-return]
+        return type(other) is type(self) and self._digest == other._digest
 
     def __hash__(self) -> int:
         return hash((type(self), self._digest))

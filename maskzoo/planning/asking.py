@@ -48,7 +48,8 @@ def _check_pure(leaf: OffsetBias, take: Callable[[Elements], Tensor], at: Positi
         leaf, "code", lambda: take(Elements(_all_of(leaf, at), sequence[:, None], slot[:, None], _no_lists))
     )
     among = given.expand(at.batch, *given.shape[1:])[sequence, slot][:, None]
-    differ = (apart != among).flatten(1).any(1)
+    each = apart.shape[0] in (1, len(among)) and apart.shape[1:] == among.shape[1:]
+    differ = (apart != among).flatten(1).any(1) if each else torch.ones_like(slot, dtype=torch.bool)
     if bool(differ.any()):
         b, t = int(sequence[differ][0]), int(slot[differ][0])
         raise ValueError(
@@ -110,16 +111,24 @@ def offset_table(leaf: OffsetBias, differences: Tensor, finite: bool = False) ->
 
     A module may be elsewhere than the positions: the table is taken where they are.
     """
-    own = next(chain(leaf.parameters(), leaf.buffers()), differences).device
-    return _table(leaf, leaf.table(differences.to(own)), len(differences), True, finite).to(differences.device)
+    own = _device(leaf, differences.device)
+    with torch.autocast(own.type, enabled=False):
+        table = leaf.table(differences.to(own))
+    return _checked(leaf, table, len(differences), True, finite).to(differences.device)
 
 
 def index_table(leaf: Bias, entries: int, device: torch.device, finite: bool = False) -> Tensor:
     """float [H, N], N of at least `entries`."""
-    return _table(leaf, leaf.table(entries), entries, False, finite).to(device)
+    with torch.autocast(_device(leaf, device).type, enabled=False):
+        table = leaf.table(entries)
+    return _checked(leaf, table, entries, False, finite).to(device)
 
 
-def _table(leaf: Bias, table: Tensor, entries: int, exact: bool, finite: bool) -> Tensor:
+def _device(leaf: Bias, otherwise: torch.device) -> torch.device:
+    return next((x.device for x in chain(leaf.parameters(), leaf.buffers())), otherwise)
+
+
+def _checked(leaf: Bias, table: Tensor, entries: int, exact: bool, finite: bool) -> Tensor:
     wanted = f"[{leaf.heads}, {entries}]" if exact else f"[{leaf.heads}, {entries}] or wider"
     if not isinstance(table, Tensor) or not table.dtype.is_floating_point:
         got = table.dtype if isinstance(table, Tensor) else type(table).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from maskzoo.kernels.tiles import FULL, Runs, Tiles, unique_rows
+from maskzoo.kernels.tiles import FULL, Runs, Tiles, merged, unique_rows
 from maskzoo.planning.fields import BRANCH
 from maskzoo.planning.reading import Decided
 
@@ -57,20 +57,4 @@ def _runs(full: Tensor, partial: Tensor, pattern: Tensor, groups: int, lines: in
     count = torch.cat([torch.minimum(reach, across - other * reach)[source], torch.ones_like(pattern)])
     pattern = torch.cat([torch.full_like(source, FULL), pattern])
     order = torch.argsort(line * across + first)
-    return _merged(line[order], first[order], count[order], pattern[order], groups * lines)
-
-
-def _merged(line: Tensor, first: Tensor, count: Tensor, pattern: Tensor, lines: int) -> Runs:
-    """Neighbouring full runs as one."""
-    fresh = torch.ones_like(line, dtype=torch.bool)
-    fresh[1:] = (
-        (line[1:] != line[:-1])
-        | (first[1:] != first[:-1] + count[:-1])
-        | (pattern[1:] != FULL)
-        | (pattern[:-1] != FULL)
-    )
-    begin = fresh.nonzero()[:, 0]
-    total = torch.cat([count.new_zeros(1), count.cumsum(0)])
-    joined = total[torch.cat([begin[1:], begin.new_tensor([len(line)])])] - total[begin] if len(begin) else count
-    start = torch.searchsorted(line[begin], torch.arange(lines + 1, device=line.device))
-    return Runs(start, first[begin].int(), joined.int(), pattern[begin].int())
+    return merged(line[order], first[order], count[order], pattern[order], groups * lines)

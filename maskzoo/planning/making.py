@@ -67,10 +67,10 @@ def plan(
             )
     q_at, k_at = at, at if k_at is None else k_at
     added = read(bias, heads)
-    apart = told_apart(added, max(q_at.batch, k_at.batch))
+    _check_batches(mask, added, q_at, k_at)
+    apart = told_apart(added)
     if not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
         q_at, k_at = q_at.collapsed, k_at.collapsed
-    _check_positions(mask, q_at, k_at)
     q_at, alignment = aligned(mask, q_at, k_at, align)
     made = kept((mask, alignment, apart), q_at, k_at, lambda: _made(mask, q_at, k_at, alignment, apart))
     if heads is not None and made.rules not in (1, heads):
@@ -92,15 +92,19 @@ def _check_hashable(mask: Mask) -> None:
             ) from None
 
 
-def _check_positions(mask: Mask, q_at: Positions, k_at: Positions) -> None:
+def _check_batches(mask: Mask, bias: Bias | None, q_at: Positions, k_at: Positions) -> None:
     if q_at.device != k_at.device:
         raise ValueError(f"query positions are on {q_at.device} and key positions on {k_at.device}")
     if q_at.batch != k_at.batch and 1 not in (q_at.batch, k_at.batch):
         raise ValueError(f"query positions have batch {q_at.batch} and key positions batch {k_at.batch}")
-    batch = max(q_at.batch, k_at.batch)
-    for leaf in mask.leaves():
+    batch, said = max(q_at.batch, k_at.batch), "but the positions have"
+    leaves: list[tuple[str, Mask | Bias]] = [("mask", leaf) for leaf in mask.leaves()]
+    leaves += [("bias", leaf) for _, leaf in ([] if bias is None else bias.leaves())]
+    for kind, leaf in leaves:
         if leaf.batch != batch and 1 not in (leaf.batch, batch):
-            raise ValueError(f"the mask {leaf!r} is made for a batch of {leaf.batch}, but the positions have {batch}")
+            raise ValueError(f"the {kind} {leaf!r} is made for a batch of {leaf.batch}, {said} {batch}")
+        if leaf.batch > 1 and batch == 1:
+            batch, said = leaf.batch, f"but the {kind} {leaf!r} for one of"
 
 
 def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: int) -> Plan:

@@ -41,19 +41,10 @@ def read(bias: str | Bias | Tensor | None, heads: int | None) -> Bias | None:
     return added
 
 
-def told_apart(bias: Bias | None, batch: int) -> int:
-    """How many of `batch` sequences a bias tells apart even where they are equal; 0 if it does not.
-
-    Raises:
-        ValueError: a provider is made for another batch.
-    """
-    apart = 0
-    for _, leaf in () if bias is None else bias.leaves():
-        if leaf.batch != batch and 1 not in (leaf.batch, batch):
-            raise ValueError(f"the bias {leaf!r} is made for a batch of {leaf.batch}, but the positions have {batch}")
-        if leaf.needs_sequence:
-            apart = max(apart, leaf.batch)
-    return apart
+def told_apart(bias: Bias | None) -> int:
+    """How many sequences a bias tells apart even where they are equal; 0 if it does not."""
+    leaves = () if bias is None else bias.leaves()
+    return max((leaf.batch for _, leaf in leaves if leaf.needs_sequence), default=0)
 
 
 def biased(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> Plan:

@@ -25,10 +25,11 @@ class Row:
     Attributes:
         times: seconds of each round.
         ratio: its time over the first contestant's.
-        error, wrong: largest absolute difference from SDPA with the boolean mask in float32, over the output and, where
-            there is a backward, the gradients; and whether it is beyond the tolerance.
+        error, wrong: largest absolute difference from SDPA in float32, with the boolean mask or the gathered bias, over
+            the output and, where there is a backward, the gradients; and whether it is beyond the tolerance.
         plan_peak, peak: bytes above imports and inputs, while the mask is prepared and during one call.
         skipped: why there is no time.
+        bias: as text, or nothing.
     """
 
     pattern: str
@@ -44,6 +45,7 @@ class Row:
     plan_peak: int | None = None
     peak: int | None = None
     skipped: str = ""
+    bias: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """All of it, with the median."""
@@ -55,13 +57,13 @@ def measured(
 ) -> tuple[str, list[Row]]:
     """What the case is, as a line of text, and a row for each direction and contestant.
 
-    The contestants take turns; ratios are those of the first name's.
+    The contestants take turns; ratios are those of the first name's. With a bias there is one direction, backward too.
     """
     case = PATTERNS[pattern](length, settings.heads)
     names = contenders(names, pattern)
     ready: dict[str, Prepared] = {}
     reasons: dict[str, str] = {}
-    for name in {"sdpa": None, **dict.fromkeys(names)}:
+    for name in {settings.oracle: None, **dict.fromkeys(names)}:
         try:
             ready[name] = prepare(name, case, settings)
         except Skipped as reason:
@@ -70,16 +72,18 @@ def measured(
             reasons[name] = f"failed: {one_line(error)}"
     q, k, v, gradient = settings.inputs(length)
     rows = []
-    for direction in DIRECTIONS:
+    for direction in DIRECTIONS[1:] if settings.bias else DIRECTIONS:
         backward = gradient if direction != "forward" else None
         calls = {
             name: _call(each, q, k, v, backward) for name, each in ready.items() if backward is None or each.trains
         }
-        expected = _call(ready["sdpa"], q.float(), k.float(), v.float(), backward)() if "sdpa" in ready else None
+        oracle = ready.get(settings.oracle)
+        expected = None if oracle is None else _call(oracle, q.float(), k.float(), v.float(), backward)()
         turn, found = {}, []
         for name in names:
             label = ready[name].label if name in ready else name
-            row = Row(pattern, length, repr(case.rule), direction, name, label, skipped=reasons.get(name, ""))
+            skipped = reasons.get(name, "")
+            row = Row(pattern, length, repr(case.rule), direction, name, label, skipped=skipped, bias=settings.bias)
             found.append(row)
             if name in ready and name not in calls:
                 row.skipped = "has no backward on a CPU"
@@ -96,20 +100,21 @@ def measured(
                 row.ratio = ratio(row.times, times[names[0]])
         rows += found
     densities = [each.density for each in ready.values() if each.density is not None]
-    return _described(pattern, case, densities), rows
+    return _described(pattern, case, densities, settings.bias), rows
 
 
-def _described(pattern: str, case: Case, densities: list[float]) -> str:
+def _described(pattern: str, case: Case, densities: list[float], bias: str) -> str:
     packed = case.at.segment.unique().numel()
     segments = f" in {packed} packed segments" if packed > 1 else ""
     density = f", {densities[0]:.2%} of the pairs" if densities else ""
-    return f"{pattern}, T = {case.at.length}: {case.rule!r}{segments}{density}"
+    added = f", bias {bias}" if bias else ""
+    return f"{pattern}, T = {case.at.length}: {case.rule!r}{segments}{added}{density}"
 
 
 def _call(
     prepared: Prepared, q: Tensor, k: Tensor, v: Tensor, gradient: Tensor | None
 ) -> Callable[[], tuple[Tensor, ...]]:
-    """A function that attends once and returns out, and with a gradient of out also those of q, k and v."""
+    """A function that attends once and returns out, and with a gradient of out also those of q, k, v and tables."""
     if gradient is None:
 
         def forward() -> tuple[Tensor, ...]:
@@ -121,7 +126,7 @@ def _call(
 
     def both() -> tuple[Tensor, ...]:
         out = prepared.attend(*leaves)
-        return (out.detach(), *torch.autograd.grad(out, leaves, gradient.to(out.dtype)))
+        return (out.detach(), *torch.autograd.grad(out, [*leaves, *prepared.tables], gradient.to(out.dtype)))
 
     return both
 

@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from maskzoo.kernels import pairs as pair_lists
 from maskzoo.kernels import segments, tiles
 from maskzoo.kernels.edges import edges
+from maskzoo.kernels.offsets import CodeTerm, ListedTerm, Offsets, code_scores
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.reference import reference
 
@@ -278,3 +279,185 @@ def test_inputs_are_left_alone():
     edges(*[x.requires_grad_() for x in inputs], pairs, scale=0.25).nan_to_num().sum().backward()
     assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=False))
     assert torch.equal(pairs.key, before[-1].key) and torch.equal(pairs.start, before[-1].start)
+
+
+KINDS = ["code", "stored", "dense"]
+
+
+def offset_by(kinds, pairs, heads, batch=1, dense=None, dtype=torch.float64, number=torch.uint8):
+    """Offsets of some kinds, with own codes for each sequence."""
+    code = stored = None
+    if "code" in kinds:
+        q, k = torch.randint(20, 50, (batch, pairs.queries)), torch.randint(0, 20, (1, pairs.keys))
+        code = CodeTerm(q, k, torch.randn(heads, 50).to(dtype).requires_grad_())
+    if "stored" in kinds:
+        index = torch.randint(0, 7, pairs.key.shape).to(number)
+        stored = ListedTerm(index, torch.randn(heads, 7).to(dtype).requires_grad_())
+    shape = dense or (batch, heads, pairs.queries, pairs.keys)
+    return Offsets(code, stored, torch.randn(shape).to(dtype).requires_grad_() if "dense" in kinds else None)
+
+
+def tables(offsets):
+    terms = offsets.code, offsets.stored
+    return [term.table for term in terms if term is not None] + ([] if offsets.dense is None else [offsets.dense])
+
+
+def offset_scores(offsets, pairs):
+    """The dense form of all terms."""
+    total = torch.zeros(1, 1, 1, 1, dtype=torch.float64)
+    if offsets.code is not None:
+        total = total + code_scores(offsets.code)
+    if offsets.stored is not None:
+        index = torch.zeros(len(pairs.start) - 1, pairs.keys, dtype=torch.int64)
+        index[pairs.row, pairs.key.long()] = offsets.stored.index.long()
+        table = offsets.stored.table
+        group = pairs.group.expand(-1, len(table))
+        index = index.view(pairs.groups, pairs.queries, pairs.keys)
+        total = total + torch.stack([table[head][index[group[:, head]]] for head in range(len(table))], 1)
+    return total if offsets.dense is None else total + offsets.dense
+
+
+def assert_offsets_equal_reference(inputs, visible, pairs, offsets, tolerance=1e-9):
+    sources = [*inputs, *tables(offsets)]
+    got = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets), sources)
+    exact = [x.double() for x in inputs]
+    expected = with_gradients(reference(*exact, visible, offset_scores(offsets, pairs), scale=0.4)[0], sources)
+    for mine, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine.double(), other.double(), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("length", [1, 2, 127, 128, 129, 257])
+@pytest.mark.parametrize("kinds", [["code"], ["stored"], ["dense"], KINDS])
+def test_offsets_equal_reference_at_all_lengths(length, kinds):
+    visible = torch.rand(1, 1, length, length) < 0.1
+    pairs = listed(visible)
+    inputs = drawn(1, 2, 2, (length, length), (8, 8))
+    assert_offsets_equal_reference(inputs, visible, pairs, offset_by(kinds, pairs, 2))
+
+
+@pytest.mark.parametrize("rules", [(1, 1), (2, 1), (1, 4), (2, 4)])
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("lengths", [(37, 51), (1, 40), (5, 40)])
+def test_offsets_with_rules_by_sequence_and_head(monkeypatch, rules, kv_heads, lengths):
+    monkeypatch.setattr(segments, "PAIRS_AT_ONCE", 300)
+    visible = torch.rand(*rules, *lengths) < 0.3
+    visible[:, :, lengths[0] // 2] = lengths[0] == 1
+    pairs = listed(visible)
+    inputs = drawn(2, 4, kv_heads, lengths, (8, 12))
+    assert_offsets_equal_reference(inputs, visible, pairs, offset_by(KINDS, pairs, 4, 2))
+
+
+@pytest.mark.parametrize("shape", [(1,), (20,), (1, 1, 20, 1), (1, 4, 1, 1), (2, 1, 1, 20), (4, 20, 20), (1, 4, 1, 20)])
+def test_a_dense_offset_broadcasts_and_its_gradient_is_summed(shape):
+    visible = torch.rand(1, 1, 20, 20) < 0.3
+    pairs = listed(visible)
+    offsets = offset_by(["dense"], pairs, 4, dense=shape)
+    assert offsets.dense.shape == shape
+    assert_offsets_equal_reference(drawn(2, 4, 2, (20, 20), (8, 8)), visible, pairs, offsets)
+
+
+@pytest.mark.parametrize("number", [torch.uint8, torch.int16, torch.int32])
+def test_half_precision_keeps_offsets_in_float32(number):
+    visible = torch.rand(1, 1, 65, 65) < 0.2
+    pairs = listed(visible)
+    offsets = offset_by(KINDS, pairs, 4, dtype=torch.float32, number=number)
+    inputs = drawn(1, 4, 2, (65, 65), (8, 8), torch.bfloat16)
+    assert_offsets_equal_reference(inputs, visible, pairs, offsets, 4e-2)
+    gradients = torch.autograd.grad(edges(*inputs, pairs, scale=0.4, offsets=offsets).sum(), tables(offsets))
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+def test_gradients_of_offsets_in_float64(kind, dropout_p):
+    visible = torch.rand(2, 1, 5, 6) < 0.6
+    visible[:, :, 2] = False
+    pairs = listed(visible)
+    offsets = offset_by([kind], pairs, 2, dense=(2, 5, 1))
+
+    def once(q, k, v, values):
+        code, stored = offsets.code, offsets.stored
+        given = Offsets(
+            code and CodeTerm(code.q_code, code.k_code, values),
+            stored and ListedTerm(stored.index, values),
+            values if kind == "dense" else None,
+        )
+        torch.manual_seed(4)
+        return edges(q, k, v, pairs, scale=0.5, dropout_p=dropout_p, offsets=given)
+
+    assert torch.autograd.gradcheck(once, [*drawn(2, 2, 1, (5, 6), (3, 4)), *tables(offsets)])
+
+
+@pytest.mark.parametrize("kinds", [["code"], ["stored"], ["dense"], KINDS])
+def test_only_the_offsets_may_be_learned(kinds):
+    pairs = listed(torch.rand(2, 1, 30, 30) < 0.3)
+    offsets, inputs = offset_by(kinds, pairs, 4, 2), drawn(2, 4, 2, (30, 30), (8, 8))
+    every = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets), [*inputs, *tables(offsets)])
+    frozen = [x.detach() for x in inputs]
+    got = with_gradients(edges(*frozen, pairs, scale=0.4, offsets=offsets), tables(offsets))
+    assert all(torch.equal(a, b) for a, b in zip(got[1:], every[4:], strict=True))
+
+
+def test_a_row_offset_by_minus_infinity_sees_nothing():
+    visible = torch.ones(1, 1, 20, 20, dtype=torch.bool).tril()
+    dense = torch.randn(1, 2, 20, 20)
+    dense[..., 5, :] = dense[..., 9, :5] = -math.inf
+    inputs, given = drawn(1, 2, 2, (20, 20), (8, 8), torch.float32), Offsets(dense=dense.requires_grad_())
+    out = edges(*inputs, listed(visible), scale=0.3, offsets=given)
+    torch.testing.assert_close(out, reference(*inputs, visible, dense, scale=0.3)[0])
+    assert (out[:, :, 5] == 0).all()
+    assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(out.sum(), [*inputs, dense]))
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_what_is_not_finite_is_felt_as_without_offsets(poison):
+    visible = torch.rand(2, 1, 20, 20) < 0.2
+    pairs = listed(visible)
+    offsets = offset_by(KINDS, pairs, 2, 2)
+    inputs = [x.detach() for x in drawn(2, 2, 2, (20, 20), (8, 8))]
+    inputs[0][0, 1, 4, 0] = inputs[1][0, 1, 9, 2] = poison
+    sources = [*(x.requires_grad_() for x in inputs), *tables(offsets)]
+    got = with_gradients(edges(*inputs, pairs, scale=0.3, offsets=offsets), sources)
+    expected = with_gradients(reference(*inputs, visible, offset_scores(offsets, pairs), scale=0.3)[0], sources)
+    assert got[0].isnan().any() and all(x.isfinite().all() for x in got[1:])
+    for mine, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, other, equal_nan=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_bits_each_time_with_offsets(threads):
+    pairs = listed(torch.rand(1, 1, 200, 200) < 0.2)
+    inputs, offsets = drawn(2, 4, 2, (200, 200), (8, 8), torch.float32), offset_by(KINDS, pairs, 4, dtype=torch.float32)
+
+    def once():
+        torch.manual_seed(3)
+        out = edges(*inputs, pairs, scale=0.2, dropout_p=0.2, offsets=offsets)
+        return with_gradients(out, [*inputs, *tables(offsets)])
+
+    torch.set_num_threads(threads)
+    try:
+        first = once()
+        assert all(torch.equal(a, b) for _ in range(2) for a, b in zip(first, once(), strict=True))
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_compiles_in_one_piece_with_offsets():
+    pairs = listed(torch.rand(1, 1, 20, 20) < 0.5)
+    offsets = offset_by(KINDS, pairs, 2, dtype=torch.float32)
+    code, stored = offsets.code, offsets.stored
+
+    def step(q, k, v, by_code, by_index, dense):
+        given = Offsets(CodeTerm(code.q_code, code.k_code, by_code * 2), ListedTerm(stored.index, by_index), dense)
+        return edges(q * 2, k, v, pairs, scale=0.3, offsets=given) + 1
+
+    sources = [*drawn(2, 2, 1, (20, 20), (8, 8), torch.float32), *tables(offsets)]
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+    for mine, other in zip(
+        with_gradients(compiled(*sources), sources), with_gradients(step(*sources), sources), strict=True
+    ):
+        torch.testing.assert_close(mine, other)
+    arguments = (pairs.group, pairs.start, pairs.key, code.q_code, code.k_code, code.table)
+    arguments = (*sources[:3], *arguments, stored.index, None, stored.table, offsets.dense)
+    results = torch.library.opcheck(torch.ops.maskzoo.edges.default, (*arguments, torch.zeros(()).long(), 0.5, 0.0))
+    assert set(results.values()) == {"SUCCESS"}

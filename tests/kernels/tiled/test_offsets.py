@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from maskzoo.kernels.offsets import CodeTerm, Offsets, StoredTerm, code_scores
 from maskzoo.kernels.reference import reference
+from maskzoo.kernels.tiled import code_term as code_term_of
 from maskzoo.kernels.tiled import tiled
-from maskzoo.kernels.tiled.code_term import MOST_KEPT
 from maskzoo.kernels.tiles import from_visible, unfolded
 
 LENGTHS = [1, 2, 127, 128, 129, 257]
@@ -308,14 +308,16 @@ def test_two_runs_give_the_same_bits(threads, kv_heads):
     assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(runs[0], run, strict=True))
 
 
-def test_more_diagonal_blocks_than_are_kept():
-    """Each sequence's queries lie elsewhere, so that no two have a block in common."""
-    batch = 2 * MOST_KEPT + 1
-    visible = torch.ones(1, 1, 24, 24, dtype=torch.bool)
-    q = torch.arange(24) + 24 + 5 * torch.arange(batch)[:, None]
-    term = CodeTerm(q, torch.arange(24)[None], torch.randn(2, int(q.max()) + 1).double().requires_grad_())
-    offsets = Offsets(term)
-    assert_equals_reference(inputs(batch, (2, 2), (24, 24)), visible, from_visible(visible, 8), offsets)
+@pytest.mark.parametrize("most", [1, 200, 2**22])
+@pytest.mark.parametrize("kv_heads", [1, 4])
+def test_diagonal_blocks_by_few_lines_at_a_time(monkeypatch, most, kv_heads):
+    """Each sequence's queries lie elsewhere, so that all differences occur."""
+    monkeypatch.setattr(code_term_of, "MOST_MOVED", most)
+    visible = torch.ones(1, 1, 43, 50, dtype=torch.bool)
+    q = torch.arange(43) + 49 + 5 * torch.arange(7)[:, None]
+    term = CodeTerm(q, torch.arange(50)[None], torch.randn(4, int(q.max()) + 1).double().requires_grad_())
+    sources = inputs(7, (4, kv_heads), (43, 50))
+    assert_equals_reference(sources, visible, from_visible(visible, 8), Offsets(term))
 
 
 def test_compiles_in_one_piece():

@@ -137,3 +137,21 @@ def test_a_bias_of_the_users_own_may_have_any_parameters():  # case B9: a scale 
 
     assert torch.autograd.gradcheck(loss, tuple(bias.parameters()))
     assert repr(bias) == "Smooth" and all(p.grad_fn is None for p in bias.parameters())
+
+
+@pytest.mark.parametrize("base", [mz.Bias, mz.OffsetBias])
+@pytest.mark.parametrize(
+    "written", [(), ("table",), ("index",), ("index", "code"), ("code", "q_code"), ("q_code", "table")]
+)
+def test_a_registered_bias_has_all_its_parts(base, written):
+    provider = type("Mine", (base,), {name: lambda self, *of: None for name in written})
+    with pytest.raises(ValueError, match=r"'mine' must be .* its own index.* own code.* own table; 'Mine' is not"):
+        mz.register_bias("mine")(provider)
+    assert "mine" not in mz.registry.biases.names()
+
+
+def test_an_offset_bias_is_not_read_by_an_index():
+    parts = {name: lambda self, *of: None for name in ("index", "table")}
+    with pytest.raises(ValueError, match="own code"):
+        mz.register_bias("mine")(type("Mine", (mz.OffsetBias,), parts))
+    assert "mine" not in mz.registry.biases.names()

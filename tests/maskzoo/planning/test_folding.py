@@ -390,6 +390,12 @@ class GivenOffsets(OffsetBias):
         (GivenOffsets(lambda at: at.index[..., None][..., :0]), r"for C integers each, got \[1, 5, 0\]"),
         (GivenOffsets(lambda at: at.index.double()), "code must return a tensor of int64, got torch.float64"),
         (GivenOffsets(lambda at: at.index[:, :3]), r"got \[1, 3\]"),
+        (
+            GivenOffsets(lambda at: at.index - at.index.amin(1, keepdim=True)),
+            "position 1 of sequence 0 depends on which",
+        ),
+        (GivenOffsets(lambda at: at.index.cumsum(1)), "given is not a function of the position alone"),
+        (GivenOffsets(lambda at: torch.arange(5)[None]), "given is not a function of the position alone"),
         (GivenOffsets(table=lambda d: torch.zeros(2, len(d) + 1)), r"\[2, 9\], got \[2, 10\]"),
         (GivenOffsets(table=lambda d: d * torch.full((2, 1), torch.nan)), "table must be finite"),
     ],
@@ -449,3 +455,13 @@ def test_distinct_tiles_are_told_apart():
     tiles = torch.randint(0, 2, (500, 5), dtype=torch.uint8)
     which, sample = distinct(tiles)
     assert torch.equal(tiles[sample][which], tiles) and len(sample) == len(torch.unique(tiles, dim=0))
+
+
+def test_a_mask_and_a_bias_are_made_for_the_same_batch():
+    at, mask = mz.Positions.tokens(4), mz.masks.Dense(torch.ones(2, 4, 4, dtype=torch.bool))
+    table = mz.biases.Table(torch.zeros(3, 4, 4, dtype=torch.int64), heads=2)
+    with pytest.raises(ValueError, match=r"the bias table\(.*made for a batch of 3, but the mask dense.* for one of 2"):
+        mz.plan(mask, at, bias=table)
+    with pytest.raises(ValueError, match=r"the bias dense\[2, .* batch of 2, but the bias table\(.* for one of 3"):
+        mz.plan("causal", at, bias=table + mz.biases.Dense(torch.zeros(2, 1, 4, 4), heads=2))
+    assert mz.plan(mask, at, bias=mz.biases.Dense(torch.zeros(2, 1, 4, 4), heads=2)).batch == 2

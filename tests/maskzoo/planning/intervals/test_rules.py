@@ -212,6 +212,7 @@ ARGUMENTS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:This overload of add is deprecated")
 @pytest.mark.parametrize("name", RULES)
 def test_a_function_or_method_of_this_name_does_what_its_rule_says(name):
     generator = torch.Generator().manual_seed(len(name))
