@@ -16,6 +16,10 @@ SHORT_ROW = 2**11
 """Keys up to which a row is so short that looking for tiles costs more than it saves."""
 
 
+DENSE_WITH_BIAS_BELOW = 2**15
+"""Tq · Tk below which a bias is gathered for all pairs: its table's gradient costs dense more than it costs tiled."""
+
+
 def is_short(queries: int, keys: int) -> bool:
     """So few pairs that each is read by itself, and all are computed."""
     return queries * keys <= DENSE_BELOW and keys <= SHORT_ROW

@@ -11,7 +11,7 @@ from torch import Tensor
 from maskzoo.biases.base import Bias
 from maskzoo.biases.dense import Dense
 from maskzoo.biases.parsing import parse
-from maskzoo.planning.choosing import is_short
+from maskzoo.planning.choosing import DENSE_WITH_BIAS_BELOW
 from maskzoo.planning.folding import Folded
 from maskzoo.planning.result import Plan
 from maskzoo.planning.visibility import Visibility
@@ -57,7 +57,7 @@ def biased(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> Plan:
     own = _kept.setdefault(made.visibility, WeakKeyDictionary()) if q_at.batch == k_at.batch == 1 else {}
     if bias not in own:
         own[bias] = Folded(bias, q_at, k_at)
-    if made.kernel == "dense" and not is_short(made.query_length, made.key_length):
+    if made.kernel == "dense" and made.query_length * made.key_length >= DENSE_WITH_BIAS_BELOW:
         reason = "it adds the bias to scores as they are computed; dense writes one out for every pair and head"
         made = replace(made, kernel="tiled", reason=reason)
     return replace(made, bias=bias, folded=own[bias])
