@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -191,11 +191,16 @@ def plausible(found: Constants) -> Constants:
 
 def _machine() -> str:
     """What the constants hold for: processor, version of torch, threads."""
-    name = platform.processor() or platform.machine()
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    return f"{_processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+
+
+@cache
+def _processor() -> str:
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()  # some systems start a process to answer
 
 
 def _stored(path: Path) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import cache
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -32,7 +33,7 @@ def provider_text(provider: Any) -> str:
     """The call that builds a provider: leading numbers by place, defaults left out, no empty parentheses."""
     written = []
     by_place = True
-    for parameter in inspect.signature(type(provider)).parameters.values():
+    for parameter in _parameters(type(provider)):
         value = getattr(provider, parameter.name)
         if parameter.kind is parameter.KEYWORD_ONLY or value == parameter.default or isinstance(value, bool):
             by_place = False
@@ -40,6 +41,11 @@ def provider_text(provider: Any) -> str:
             written.append(repr(value) if by_place else f"{parameter.name}={value!r}")
     name = provider.provider_name or type(provider).__name__
     return f"{name}({', '.join(written)})" if written else name
+
+
+@cache
+def _parameters(provider: type) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(provider).parameters.values())
 
 
 LARGEST = 2**31 - 1

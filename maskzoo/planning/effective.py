@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from maskzoo.masks.across_segments import AcrossSegments
 from maskzoo.masks.algebra import And, Or, PerHead
 from maskzoo.masks.base import Mask
 from maskzoo.masks.same_segment import SameSegment
+from maskzoo.positions import Positions
 
 
 def effective_text(mask: Mask) -> str:
@@ -17,6 +20,12 @@ def effective_text(mask: Mask) -> str:
     added = [name for name in wanted if name not in names]
     text = f"({mask!r})" if added and isinstance(mask, Or) else repr(mask)
     return " & ".join([text, *added])
+
+
+def one_segment(q_at: Positions, k_at: Positions) -> bool:
+    """Whether all positions are real and of one segment, so that a rule holds as it is."""
+    ends = [end for at in (q_at, k_at) for end in torch.aminmax(at.segment)]
+    return int(ends[0]) >= 0 and all(int(end) == int(ends[0]) for end in ends)
 
 
 def effective(mask: Mask) -> Mask:

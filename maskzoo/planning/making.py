@@ -16,7 +16,7 @@ from maskzoo.masks.parsing import parse as parse_mask
 from maskzoo.planning.alignment import ALIGNMENTS, aligned
 from maskzoo.planning.assembling import assembled
 from maskzoo.planning.choosing import chosen, is_short
-from maskzoo.planning.effective import effective, effective_text
+from maskzoo.planning.effective import effective, effective_text, one_segment
 from maskzoo.planning.kept import kept
 from maskzoo.planning.offsetting import biased, read, told_apart
 from maskzoo.planning.reading import Reader
@@ -116,9 +116,11 @@ def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: i
     if batch > 1 and not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
         q_at, k_at, which = _distinct_sequences(q_at, k_at)
         batch = int(which.max()) + 1
-    readers = [Reader(effective(rule), effective_text(rule), q_at, k_at, batch, TILE) for rule in distinct]
-    for reader in readers:
-        reader.check()
+    alone = one_segment(q_at, k_at)
+    readers = []
+    for rule in distinct:
+        readers.append(Reader(rule if alone else effective(rule), effective_text(rule), q_at, k_at, batch, TILE))
+        readers[-1].check()
     which = which[:1] if batch == 1 else which
     of_head = torch.tensor([distinct.index(rule) for rule in rules], device=q_at.device)
     visibility = Visibility(_found(readers, which, of_head))

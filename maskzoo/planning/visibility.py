@@ -94,19 +94,20 @@ class Visibility:
     @cached_property
     def seen(self) -> Tensor:
         """How many keys each query sees: int64 [B or 1, H or 1, Tq]."""
+        return self._seen if isinstance(self.found, Tensor) else self._seen[self.found.group]
+
+    @cached_property
+    def _seen(self) -> Tensor:
+        """The same, of each group where there are groups: int64 [G, Tq]."""
         found = self.found
         if isinstance(found, Tensor):
             return found.sum(-1)
-        own = found.start.diff().view(-1, found.queries) if isinstance(found, Pairs) else _seen_in_tiles(found)
-        return own[found.group]
+        return found.start.diff().view(-1, found.queries) if isinstance(found, Pairs) else _seen_in_tiles(found)
 
     @property
     def count(self) -> int:
         """Visible pairs of all groups."""
-        found = self.found
-        if isinstance(found, Tensor):
-            return int(found.sum())
-        return len(found.key) if isinstance(found, Pairs) else int(_seen_in_tiles(found).sum())
+        return int(self._seen.sum())
 
     @cached_property
     def empty(self) -> Tensor | None:

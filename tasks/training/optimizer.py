@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer
 
+from maskzoo.biases.base import Bias
 from maskzoo.tasks.training.ranges import check_choice, check_number
 from maskzoo.transformer.block import Block
 
@@ -19,7 +20,8 @@ class OptimizerConfig:
     """AdamW, or Muon for the matrices inside the blocks beside AdamW for everything else.
 
     `lr` is AdamW's and `muon_lr` Muon's learning rate at the schedule's peak; `lr_final` is the fraction of the peak
-    that is left at the end. Decay applies to the matrices inside the blocks only. `clip_norm` 0 turns clipping off.
+    that is left at the end. Decay applies to the matrices inside the blocks only. Bias tables move TABLE_RATE times
+    faster than AdamW's other parameters. `clip_norm` 0 turns clipping off.
     """
 
     name: str = "adamw"
@@ -49,6 +51,18 @@ class OptimizerConfig:
         check_number("optimizer.clip_norm", self.clip_norm, minimum=0)
 
 
+TABLE_RATE = 10.0
+"""The learning rate of bias tables, in units of AdamW's: an entry has to reach several units of a score, starts at
+zero, and is moved by about the rate at each step whatever its gradient."""
+
+
+def bias_tables(model: nn.Module) -> list[nn.Parameter]:
+    """The trained parameters of biases."""
+    biases = [module for module in model.modules() if isinstance(module, Bias)]
+    tables = {id(p): p for bias in biases for p in bias.parameters() if p.requires_grad}
+    return list(tables.values())
+
+
 def block_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The 2-D parameters inside Transformer blocks, and all others (embeddings, norms, head, biases, bias tables)."""
     inside = {
@@ -65,7 +79,11 @@ def block_matrices(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parame
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     """The optimizer of `model`; each group keeps its peak learning rate as `initial_lr`."""
     matrices, others = block_matrices(model)
-    groups = [{"params": others, "weight_decay": 0.0}]
+    tables = bias_tables(model)
+    apart = {id(table) for table in tables}
+    groups: list[dict[str, Any]] = [{"params": [p for p in others if id(p) not in apart], "weight_decay": 0.0}]
+    if tables:
+        groups.append({"params": tables, "weight_decay": 0.0, "lr": TABLE_RATE * config.lr})
     if config.name == "adamw":
         groups.append({"params": matrices, "weight_decay": config.weight_decay})
     beta1, beta2 = config.betas

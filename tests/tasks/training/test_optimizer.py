@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from maskzoo.tasks.training.optimizer import OptimizerConfig, build_optimizer
+from maskzoo.tasks.training.optimizer import TABLE_RATE, OptimizerConfig, build_optimizer
 from maskzoo.transformer.language_model import LanguageModel
 from maskzoo.transformer.transformer import TransformerConfig
 
@@ -78,3 +78,12 @@ def test_bad_values_are_refused_with_key_value_and_range(values: dict[str, Any],
     with pytest.raises(ValueError) as caught:
         OptimizerConfig(**values)
     assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_bias_tables_move_faster(name: str) -> None:
+    net = model()
+    built = build_optimizer(net, OptimizerConfig(name=name, lr=2e-3))
+    names = {id(parameter): name for name, parameter in net.named_parameters()}
+    fast = {names[id(p)] for group in built.param_groups if group["lr"] == TABLE_RATE * 2e-3 for p in group["params"]}
+    assert fast == {"bias.weight"}
