@@ -17,12 +17,12 @@ MOST_ROWS = 512
 """Query rows of a block."""
 
 # Costs of a forward and a backward pass in nanoseconds, measured with two cores on products of width 64.
-UNIT = 100_000.0  # Python and dispatch for one set of scores
+UNIT = 200_000.0  # Python and dispatch for one set of scores
 LANE = 20_000.0  # the part of it that a block costs even if it is stacked with others
 SOFTMAX = 0.8  # per score, whatever the width
 PRODUCT = 4.5  # per score of width 64, heads together in one batched product
 LARGE_PRODUCT = 1.85  # the same, one head at a time, for very many rows
-HALF_SPEED = 48  # rows at which a large product has half of that speed
+HALF_SPEED = 75  # rows at which a large product has half of that speed
 LARGE_ROWS, LARGE_KEYS = 128, 256  # from here on
 
 Codes = tuple[tuple[int, ...], ...]
