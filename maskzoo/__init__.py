@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from maskzoo.attention import attend
     from maskzoo.biases.base import Bias, OffsetBias, register_bias
     from maskzoo.checkpoint import load
-    from maskzoo.drawing import draw, draw_weights
+    from maskzoo.drawing import draw, draw_bias, draw_weights
     from maskzoo.masks.base import Mask, register_mask
     from maskzoo.planning import Plan, plan
     from maskzoo.positions import Positions
@@ -30,6 +30,7 @@ __all__ = [
     "attend",
     "biases",
     "draw",
+    "draw_bias",
     "draw_weights",
     "load",
     "masks",
@@ -47,6 +48,7 @@ _PLACES = {
     "Positions": "maskzoo.positions",
     "attend": "maskzoo.attention",
     "draw": "maskzoo.drawing",
+    "draw_bias": "maskzoo.drawing",
     "draw_weights": "maskzoo.drawing",
     "load": "maskzoo.checkpoint",
     "plan": "maskzoo.planning",

@@ -1,4 +1,4 @@
-"""Pictures of rules and of attention weights, for terminals, notebooks and files."""
+"""Pictures of masks, biases and attention weights, for terminals, notebooks and files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from maskzoo.biases.base import Bias
 from maskzoo.drawing.picture import Panel, Picture
 from maskzoo.masks.algebra import PerHead
 from maskzoo.masks.base import Mask
@@ -15,7 +16,7 @@ from maskzoo.masks.parsing import parse
 from maskzoo.planning import Plan, plan
 from maskzoo.positions import Positions
 
-__all__ = ["Panel", "Picture", "draw", "draw_weights"]
+__all__ = ["Panel", "Picture", "draw", "draw_bias", "draw_weights"]
 
 
 def draw(
@@ -56,6 +57,53 @@ def draw(
         rule=made.rule,
         size=f"{made.query_length} queries × {made.key_length} keys{aligned}, {_percent(visible.mean())} visible",
         panels=[Panel(title, own) for title, own in zip(titles, visible, strict=True)],
+        q_segment=_segment(at, made.query_length, "query", sequence),
+        k_segment=_segment(at if k_at is None else k_at, made.key_length, "key", sequence),
+    )
+
+
+def draw_bias(
+    bias: str | Bias,
+    mask: str | Mask = "full",
+    at: Positions | None = None,
+    *,
+    heads: int = 4,
+    length: int = 32,
+    k_at: Positions | None = None,
+    sequence: int = 0,
+) -> Picture:
+    """Draw what a bias adds to the scores of visible pairs, darker for more.
+
+    Args:
+        bias: as text or object.
+        mask: the rule that says which pairs are visible.
+        at, length, k_at, sequence: as for `draw`.
+        heads: H for a bias given as text; an object knows its own.
+
+    Returns:
+        a picture with a panel per head.
+
+    Raises:
+        ValueError: a bias, rule or positions that cannot be planned, or a sequence that is not there.
+    """
+    at = Positions.tokens(length) if at is None else at
+    made = plan(mask, at, k_at=k_at, bias=bias, heads=bias.heads if isinstance(bias, Bias) else heads)
+    scores = made.scores()
+    if scores is None:
+        raise ValueError(f"bias={bias!r} adds nothing that could be drawn")
+    shape = (1, scores.shape[1], made.query_length, made.key_length)
+    offsets = _of_sequence(scores.detach().float().cpu(), sequence)[None].expand(shape)[0]
+    visible = _of_sequence(made.visible, sequence).cpu().expand_as(offsets)
+    panels = [
+        Panel(f"head {head}" if len(offsets) > 1 else "", own_visible.numpy(), offsets=own.numpy())
+        for head, (own_visible, own) in enumerate(zip(visible, offsets, strict=True))
+    ]
+    shown = offsets[visible]
+    ends = f"from {float(shown.min()):.3g} to {float(shown.max()) + 0.0:.3g}" if shown.numel() else "of no visible pair"
+    return Picture(
+        rule=f"{made.bias!r} under {made.rule}",
+        size=f"offsets of {made.query_length} queries × {made.key_length} keys, {ends}",
+        panels=panels,
         q_segment=_segment(at, made.query_length, "query", sequence),
         k_segment=_segment(at if k_at is None else k_at, made.key_length, "key", sequence),
     )

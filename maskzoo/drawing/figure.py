@@ -81,11 +81,14 @@ def _set_ticks(axis: Axis, length: int, labels: Sequence[str] | None, rotation: 
 def _add_key(picture: Picture, drawn: Figure, grid: list[Axes]) -> None:
     """What the colours mean: a scale for weights, and the colours that occur."""
     weights = [panel.weights for panel in picture.panels if panel.weights is not None]
-    if weights:
+    biased = any(panel.offsets is not None for panel in picture.panels)
+    if weights or biased:
+        low, high = picture.offset_range if biased else (0.0, max(float(own.max()) for own in weights))
         scale = ScalarMappable(cmap=_INK)
-        scale.set_clim(0, max(float(own.max()) for own in weights) or 1.0)
-        drawn.colorbar(scale, ax=grid, label="attention weight", shrink=0.7, aspect=30)
-    meanings = [] if weights else [("visible", VISIBLE)]
+        scale.set_clim(low, high if high > low else low + 1.0)
+        label = "offset of the score" if biased else "attention weight"
+        drawn.colorbar(scale, ax=grid, label=label, shrink=0.7, aspect=30)
+    meanings = [] if weights or biased else [("visible", VISIBLE)]
     meanings += [("hidden", HIDDEN)]
     if (picture.q_segment < 0).any() or (picture.k_segment < 0).any():
         meanings += [("padding", PADDED)]

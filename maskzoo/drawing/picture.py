@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One head: visible bool [Tq, Tk] and, in a picture of weights, those, float [Tq, Tk]."""
+    """One head: visible bool [Tq, Tk] and, in a picture of weights or of a bias, those, float [Tq, Tk]."""
 
     title: str
     visible: np.ndarray
     weights: np.ndarray | None = None
+    offsets: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Cells:
     """A panel in cells of several queries × several keys, all arrays of shape [rows, columns].
 
     Attributes:
-        shade: 0 to 1, the share of pairs that are visible, or the highest weight in terms of the picture's highest.
+        shade: 0 to 1, the share of pairs that are visible, or the highest weight in terms of the picture's highest, or
+            where the mean offset stands between the picture's lowest and highest.
         hidden: no pair is visible.
         padded: every pair has padding on one side.
         leak: a hidden pair has weight.
@@ -71,6 +73,12 @@ class Picture:
         q_padded = np.logical_and.reduceat(self.q_segment < 0, rows)
         k_padded = np.logical_and.reduceat(self.k_segment < 0, columns)
         padded = q_padded[:, None] | k_padded
+        if panel.offsets is not None:
+            total = np.where(panel.visible, panel.offsets, 0.0)
+            total = np.add.reduceat(np.add.reduceat(total, rows, axis=0), columns, axis=1)
+            low, high = self.offset_range
+            shade = (total / np.maximum(seen, 1) - low) / (high - low or 1.0)
+            return Cells(shade.clip(0, 1), seen == 0, padded, leak=np.zeros_like(padded))
         if panel.weights is None:
             pairs = np.diff(rows, append=len(self.q_segment))[:, None] * np.diff(columns, append=len(self.k_segment))
             return Cells(seen / pairs, seen == 0, padded, leak=np.zeros_like(padded))
@@ -79,6 +87,13 @@ class Picture:
         leak = (panel.weights != 0) & ~panel.visible
         leak = np.logical_or.reduceat(np.logical_or.reduceat(leak, rows, axis=0), columns, axis=1)
         return Cells(highest.clip(0) / (peak if peak > 0 else 1.0), seen == 0, padded, leak)
+
+    @property
+    def offset_range(self) -> tuple[float, float]:
+        """Lowest and highest offset of a visible pair in any panel of a bias; (0, 0) if there is none."""
+        shown = [panel.offsets[panel.visible] for panel in self.panels if panel.offsets is not None]
+        shown = [offsets for offsets in shown if offsets.size]
+        return (min(float(x.min()) for x in shown), max(float(x.max()) for x in shown)) if shown else (0.0, 0.0)
 
     @property
     def q_starts(self) -> list[int]:

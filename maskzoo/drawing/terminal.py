@@ -45,7 +45,7 @@ def _panel(picture: Picture, panel: Panel, width: int, ascii_only: bool) -> list
     # A character is twice as high as wide: a pair is two of them, or half of one.
     if cut:
         down, glyphs = 1, np.char.multiply(_shades(picture, panel, 1, 1, ascii_only), 2)
-    elif right == 1 and panel.weights is None and not ascii_only:
+    elif right == 1 and panel.weights is None and panel.offsets is None and not ascii_only:
         down, glyphs = 2, _halves(picture, panel)
     else:
         down = 1 if right == 1 and ascii_only else 2 * right
@@ -66,7 +66,8 @@ def _panel(picture: Picture, panel: Panel, width: int, ascii_only: bool) -> list
             lines.append(" " * margin + "─" * len("".join(row)))
         lines.append(f"{names[query] if query % every == 0 else '':>{margin - 1}} " + "".join(row))
     if down * right > 2:
-        lines += textwrap.wrap(f"each character: {down} queries × {right} keys, darker where more is visible", width)
+        more = "more is visible" if panel.offsets is None else "the offset is higher"
+        lines += textwrap.wrap(f"each character: {down} queries × {right} keys, darker where {more}", width)
     return lines
 
 
@@ -74,7 +75,9 @@ def _shades(picture: Picture, panel: Panel, down: int, right: int, ascii_only: b
     """One character a cell, darker for more."""
     cells = picture.cells(panel, down, right)
     shades = np.array(list(ASCII_SHADES if ascii_only else SHADES))
-    glyphs = shades[np.ceil(cells.shade * 4).astype(int)]
+    # The lowest offset is still one that is seen.
+    level = np.ceil(cells.shade * 4) if panel.offsets is None else 1 + np.rint(cells.shade * 3)
+    glyphs = shades[level.astype(int)]
     glyphs[cells.hidden] = shades[0]
     glyphs[cells.padded] = " "
     glyphs[cells.leak] = "!"
