@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Protocol
 
@@ -31,20 +32,21 @@ class Side(Protocol):
 
 def provider_text(provider: Any) -> str:
     """The call that builds a provider: leading numbers by place, defaults left out, no empty parentheses."""
+    kind: Any = type(provider)
     written = []
     by_place = True
-    for parameter in _parameters(type(provider)):
+    for parameter in _parameters(kind):
         value = getattr(provider, parameter.name)
         if parameter.kind is parameter.KEYWORD_ONLY or value == parameter.default or isinstance(value, bool):
             by_place = False
         if value != parameter.default and parameter.name != "heads":
             written.append(repr(value) if by_place else f"{parameter.name}={value!r}")
-    name = provider.provider_name or type(provider).__name__
+    name = provider.provider_name or kind.__name__
     return f"{name}({', '.join(written)})" if written else name
 
 
 @cache
-def _parameters(provider: type) -> tuple[inspect.Parameter, ...]:
+def _parameters(provider: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
     return tuple(inspect.signature(provider).parameters.values())
 
 
