@@ -6,6 +6,7 @@ import resource
 import signal
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -124,12 +125,20 @@ def in_child(function: Callable[..., Any], *arguments: Any, seconds: float, gibi
 
 def _child(sending: Connection, gibibytes: float, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.setsid()  # so that compilers it starts end with it
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     limit = int(gibibytes * 2**30)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     try:
         sending.send((True, function(*arguments)))
     except Exception as error:
         sending.send((False, one_line(error)))
+
+
+def _end_with_parent(parent: int) -> None:
+    """A child that outlives its killed parent would disturb whatever is measured next."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _end(process: Any) -> None:
