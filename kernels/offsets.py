@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 LOG2_E = math.log2(math.e)
@@ -73,8 +72,9 @@ class Offsets:
 
 def code_scores(term: CodeTerm) -> Tensor:
     """The code term of every pair: [B or 1, H, Tq, Tk], differentiable in the table."""
-    index = term.q_code[:, :, None] - term.k_code[:, None, :]
-    return torch.movedim(term.table[:, index], 0, 1)
+    index = term.q_code.int()[:, :, None] - term.k_code.int()[:, None]
+    # Its gradient is summed in a fixed order on CPUs, which that of advanced indexing is not.
+    return term.table.index_select(1, index.flatten()).unflatten(1, index.shape).movedim(0, 1)
 
 
 Arrays = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]

@@ -66,7 +66,7 @@ class Index:
 
     def __call__(self, sequence: Tensor, q_slot: Tensor, k_slot: Tensor) -> Tensor:
         """int64, broadcasts to [P, n, m]."""
-        leaf, shape = self._leaf, torch.broadcast_shapes(sequence.shape, q_slot.shape, k_slot.shape)
+        leaf, shape = self._leaf, torch.broadcast_tensors(sequence, q_slot, k_slot)[0].shape
         q, k = Elements(self._q, sequence, q_slot, _no_lists), Elements(self._k, sequence, k_slot, _no_lists)
         given = _integers(leaf, "index", lambda: leaf.index(q, k))
         try:

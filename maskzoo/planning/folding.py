@@ -13,7 +13,7 @@ from torch import Tensor
 
 from maskzoo.biases.base import Bias, OffsetBias, picked
 from maskzoo.biases.dense import Dense
-from maskzoo.kernels.offsets import CodeTerm, ListedTerm, Offsets, StoredTerm
+from maskzoo.kernels.offsets import CodeTerm, ListedTerm, Offsets, StoredTerm, code_scores
 from maskzoo.planning.asking import Index, code, index_table, offset_table
 from maskzoo.planning.indexing import Reading, Source, Stored, by_all, by_pairs, by_tiles
 from maskzoo.planning.visibility import Visibility
@@ -109,8 +109,7 @@ class Folded:
         terms = []
         by_code, stored, dense = self._code_term(bias), self.stored(bias, visibility, "dense"), self._dense(bias)
         if by_code is not None:
-            index = by_code.q_code.int()[:, :, None] - by_code.k_code.int()[:, None]
-            terms.append(picked(by_code.table, index).movedim(0, 1))
+            terms.append(code_scores(by_code))
         if stored is not None:
             terms.append(picked(self._stored_table(bias, stored), stored.index.int()).movedim(0, 1))
         if dense is not None:

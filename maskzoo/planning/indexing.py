@@ -64,7 +64,7 @@ class Reading:
 
     def part(self, sequence: Tensor, q_slot: Tensor, k_slot: Tensor, seen: Tensor | None = None) -> Tensor:
         """The joint index of pairs: int64 [P, n, m]; 0 where not seen."""
-        shape = torch.broadcast_shapes(sequence.shape, q_slot.shape, k_slot.shape)
+        shape = torch.broadcast_tensors(sequence, q_slot, k_slot)[0].shape
         values = [source(sequence, q_slot, k_slot).expand(shape) for source in self._sources]
         return self._joint.of(values if seen is None else [value * seen for value in values])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
 from maskzoo.biases.base import Bias
@@ -73,10 +72,9 @@ def _check(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> None:
 
 
 def _check_broadcast(bias: Dense, full: tuple[int, ...]) -> None:
-    shape = bias.values.shape
     try:
-        fits = torch.broadcast_shapes(shape, full) == full
+        bias.values.expand(full)
     except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(f"a bias of shape {list(shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}")
+        raise ValueError(
+            f"a bias of shape {list(bias.values.shape)} does not broadcast to [B, H, Tq, Tk] = {list(full)}"
+        ) from None

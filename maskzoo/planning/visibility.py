@@ -58,14 +58,6 @@ class Visibility:
         return pairs_of.from_tiles(self.tiles)
 
     @property
-    def group(self) -> Tensor:
-        """int64 [B or 1, H or 1]: sequences and heads with the same number share one rule over the same positions."""
-        found = self.found
-        if isinstance(found, Tensor):
-            return torch.arange(found.shape[0] * found.shape[1], device=found.device).view(found.shape[:2])
-        return found.group
-
-    @property
     def shape(self) -> tuple[int, int, int, int]:
         """B or 1, H or 1, Tq, Tk."""
         found = self.found
