@@ -1,0 +1,110 @@
+"""What the kernels do with one tile of scores, whichever way it lies: rows × keys, or keys × rows.
+
+`rows` and `keys` are positions, int32, in two shapes that broadcast against each other to that of the scores.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def read(at, x, positions, d, T, D: tl.constexpr, BLOCK_D: tl.constexpr, INSIDE: tl.constexpr):
+    """Lines [positions, d] of one head of x, zeros beyond T and D.
+
+    Args:
+        at: the head's first element.
+        x: Heads, for its strides.
+        INSIDE: no position is beyond T.
+    """
+    at += positions.to(tl.int64)[:, None] * x.t + d[None, :] * x.d
+    if INSIDE and D == BLOCK_D:
+        return tl.load(at)
+    if INSIDE:
+        return tl.load(at, mask=(d < D)[None, :], other=0.0)
+    return tl.load(at, mask=(positions < T)[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def visible_pairs(words, pattern, line, first, SIZE: tl.constexpr, PLACES: tl.constexpr):
+    """Which pairs of a partial tile are visible: bool [lines, PLACES].
+
+    Args:
+        words: a side's patterns.
+        line: int32 [lines], lines within the tile.
+        first: the first place within the tile, a multiple of 32.
+    """
+    at = words + (pattern.to(tl.int64) * SIZE + line) * (SIZE // 32) + first // 32
+    place = tl.arange(0, PLACES)
+    bits = tl.load(at)[:, None]
+    for word in tl.static_range(1, PLACES // 32):
+        bits = tl.where((place // 32 == word)[None, :], tl.load(at + word)[:, None], bits)
+    return (bits >> (place % 32)[None, :]) & 1 != 0
+
+
+@triton.jit
+def capped(scores, softcap):
+    """softcap · tanh(scores / softcap)."""
+    return softcap * (1 - 2 / (1 + tl.exp2(scores * (2 * LOG2_E / softcap))))
+
+
+@triton.jit
+def code_index(code, sequence, rows, keys, Tq, Tk):
+    """The code term's index of each pair; positions beyond the last read the last one's code."""
+    own = tl.load(code.q + sequence * code.q_b + tl.minimum(rows, Tq - 1))
+    other = tl.load(code.k + sequence * code.k_b + tl.minimum(keys, Tk - 1))
+    return (own - other).to(tl.int32)
+
+
+@triton.jit
+def stored_index(stored, rank, rows, keys, SIZE: tl.constexpr):
+    """The stored term's index of each pair of the visible tile of this rank."""
+    place = tl.load(stored.place + rank).to(tl.int64)
+    return tl.load(stored.index + place * (SIZE * SIZE) + (rows % SIZE) * SIZE + keys % SIZE).to(tl.int32)
+
+
+@triton.jit
+def with_offsets(scores, code, stored, dense, sequence, head, rank, rows, keys, Tq, Tk, SIZE: tl.constexpr):
+    """Scores with the offsets of every term."""
+    if code.table is not None:
+        scores += tl.load(code.table + head * code.entries + code_index(code, sequence, rows, keys, Tq, Tk))
+    if stored.table is not None:
+        scores += tl.load(stored.table + head * stored.entries + stored_index(stored, rank, rows, keys, SIZE))
+    if dense.at is not None:
+        at = dense.at + sequence * dense.b + head * dense.h + rows.to(tl.int64) * dense.q + keys.to(tl.int64) * dense.k
+        scores += tl.load(at, mask=(rows < Tq) & (keys < Tk), other=0.0).to(tl.float32)
+    return scores
+
+
+@triton.jit
+def kept_weights(dropout, unit, rows, keys, Tq, Tk):
+    """Which weights dropout keeps: a hash of a number of the row and one of the key, so the same for any tiling.
+
+    Args:
+        unit: int64, sequence · H + head.
+    """
+    seed = tl.load(dropout.seed)
+    row = tl.randint(seed, (unit * Tq + rows).to(tl.uint32)).to(tl.uint32)
+    key = tl.randint(seed + 1, (unit * Tk + keys).to(tl.uint32)).to(tl.uint32)
+    x = row + key
+    # Two rounds of a multiplicative mixer (constants by C. Wellons, 2018).
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    x = x ^ (x >> 16)
+    return x < dropout.below
+
+
+@triton.jit
+def finite(x):
+    """x with zeros for what is not finite."""
+    return tl.where(x - x == 0, x, 0.0).to(x.dtype)
+
+
+@triton.jit
+def bad_lines(x):
+    """Lines of x [lines, D] that hold NaN or inf: bool [lines]."""
+    x = x.to(tl.float32)
+    return tl.max((x - x != 0).to(tl.int32), 1) != 0
