@@ -83,9 +83,28 @@ class Bad(NamedTuple):
     any: Any
 
 
-def heads(x: Tensor) -> Heads:
-    """x: [B, H, T, D], any strides."""
-    return Heads(x, *x.stride())
+class Collected(NamedTuple):
+    """Where gradients go, in whole multiples of 1/unit; None for those that are not wanted.
+
+    `code` and `stored` are int64 [copies, H, entries]; copies are added up afterwards and keep programs apart that
+    would have to wait for one another. `dense` is int64, or float32 where each element belongs to one pair only; its
+    strides are 0 where it broadcasts over sequences or heads, and None where it does over queries or keys.
+    """
+
+    unit: Any
+    copies: Any
+    code: Any
+    stored: Any
+    dense: Any
+    dense_b: Any
+    dense_h: Any
+    dense_q: Any
+    dense_k: Any
+
+
+def heads(x: Tensor | None) -> Heads:
+    """x: [B, H, T, D], any strides; None where it is not wanted."""
+    return Heads(None, 0, 0, 0, 0) if x is None else Heads(x, *x.stride())
 
 
 def lines(group: Tensor, side: Side) -> Lines:

@@ -11,6 +11,7 @@ from maskzoo.kernels.triton.tile import (
     capped,
     finite,
     kept_weights,
+    product,
     read,
     visible_pairs,
     with_offsets,
@@ -122,7 +123,7 @@ def _step(
     y = read(k_at, k, keys, d, Tk, D, BLOCK_D, INSIDE)
     if REPAIR:
         y = finite(y)
-    scores = tl.dot(x, tl.trans(y), input_precision=PRECISION) * scale
+    scores = product(x, tl.trans(y), None, PRECISION) * scale
     if softcap is not None:
         scores = capped(scores, softcap)
     scores = with_offsets(scores, code, stored, dense, sequence, head, rank, rows[:, None], keys[None, :], Tq, Tk, SIZE)
@@ -144,7 +145,7 @@ def _step(
             pairs = pairs & visible
         spoiled |= tl.max(pairs.to(tl.int32), 1)
     acc = acc * shrink[:, None]
-    acc = tl.dot(weights.to(values.dtype), values, acc, input_precision=PRECISION)
+    acc = product(weights.to(values.dtype), values, acc, PRECISION)
     return acc, total, highest, spoiled
 
 

@@ -52,6 +52,7 @@ class Schedule:
         rows: key tiles by query tile; what the forward pass and the gradient of q go by.
         columns: query tiles by key tile; what the gradients of k and v go by.
         crossing: int32 [N]: for each visible tile in the order of `columns`, its rank in `rows`.
+        seen: bool [G, Tk]: whether any query sees a key.
     """
 
     size: int
@@ -59,11 +60,12 @@ class Schedule:
     rows: Side
     columns: Side
     crossing: Tensor
+    seen: Tensor
 
     @property
     def bytes(self) -> int:
         """Memory of all arrays."""
-        arrays = (self.group, self.crossing, *self.rows.arrays, *self.columns.arrays)
+        arrays = (self.group, self.crossing, self.seen, *self.rows.arrays, *self.columns.arrays)
         return sum(array.numel() * array.element_size() for array in arrays)
 
     def to(self, device: torch.device | str) -> Schedule:
@@ -71,8 +73,10 @@ class Schedule:
         rows, columns = (
             Side(*(array.to(device, non_blocking=True) for array in side.arrays)) for side in (self.rows, self.columns)
         )
-        group, crossing = (array.to(device, non_blocking=True) for array in (self.group, self.crossing))
-        return replace(self, group=group, crossing=crossing, rows=rows, columns=columns)
+        group, crossing, seen = (
+            array.to(device, non_blocking=True) for array in (self.group, self.crossing, self.seen)
+        )
+        return replace(self, group=group, rows=rows, columns=columns, crossing=crossing, seen=seen)
 
 
 def scheduled(tiles: Tiles) -> Schedule:
@@ -96,6 +100,7 @@ def scheduled(tiles: Tiles) -> Schedule:
         rows=_side(tiles.rows, tiles.key_tiles if edge is not None else None, edge, bits),
         columns=_side(tiles.columns, None, None, bits.mT),
         crossing=_crossing(tiles),
+        seen=_seen(tiles),
     )
 
 
@@ -150,3 +155,12 @@ def _crossing(tiles: Tiles) -> Tensor:
     place = (group * tiles.query_tiles + tile) * tiles.key_tiles + column
     # Places of tiles in the order of `rows` ascend.
     return place.argsort().argsort().int()
+
+
+def _seen(tiles: Tiles) -> Tensor:
+    run, line, _ = unfolded(tiles.columns)
+    pattern = tiles.columns.pattern[run]
+    in_pattern = unpacked(torch.cat([tiles.patterns, tiles.patterns.new_full((1, *tiles.patterns.shape[1:]), 255)]))
+    by_line = torch.zeros(tiles.groups * tiles.key_tiles, tiles.size, dtype=torch.int32, device=line.device)
+    by_line.index_add_(0, line, in_pattern.any(1).int()[pattern.long()])  # FULL reads the last
+    return by_line.view(tiles.groups, -1)[:, : tiles.keys] > 0

@@ -29,6 +29,15 @@ def read(at, x, positions, d, T, D: tl.constexpr, BLOCK_D: tl.constexpr, INSIDE:
 
 
 @triton.jit
+def product(a, b, acc, PRECISION: tl.constexpr):
+    """a · b + acc, or a · b where acc is None."""
+    if PRECISION == "interpreted":
+        # Triton's interpreter multiplies the bits of bfloat16 as if they were whole numbers.
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
 def visible_pairs(words, pattern, line, first, SIZE: tl.constexpr, PLACES: tl.constexpr):
     """Which pairs of a partial tile are visible: bool [lines, PLACES].
 

@@ -1,0 +1,186 @@
+"""The passes from the host: what is allocated, and which kernels are launched with what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from maskzoo.kernels.offsets import Offsets, StoredTerm
+from maskzoo.kernels.triton import arguments
+from maskzoo.kernels.triton.arguments import Bad, Code, Dense, Dropout, Lines, Stored
+from maskzoo.kernels.triton.backward import columns_kernel, delta_kernel, rows_kernel
+from maskzoo.kernels.triton.collecting import Collecting
+from maskzoo.kernels.triton.configurations import Configuration
+from maskzoo.kernels.triton.forward import forward_kernel
+from maskzoo.kernels.triton.schedule import Schedule
+
+@dataclass(frozen=True)
+class Call:
+    """What both passes of one call share.
+
+    Attributes:
+        schedule: of Tq queries and Tk keys.
+        offsets: what is added to the scores.
+        seed: int64 [1] on the device of the inputs; None without dropout.
+        softcap: None for none.
+    """
+
+    schedule: Schedule
+    offsets: Offsets
+    scale: float
+    softcap: float | None
+    dropout_p: float
+    seed: Tensor | None
+
+    @property
+    def dropout(self) -> Dropout:
+        """As the kernels take it."""
+        kept = 1 - self.dropout_p
+        return Dropout(self.seed, min(round(kept * 2**32), 2**32 - 1), kept)
+
+    def terms(self, shape: tuple[int, ...], by_columns: bool = False) -> tuple[Code, Stored, Dense]:
+        """The offsets as the kernels take them; shape: [B, H, Tq, Tk]."""
+        stored, place = self.offsets.stored, None
+        if stored is not None:
+            assert isinstance(stored, StoredTerm), "an index by pairs is read by the kernel 'edges'"
+            place = stored.place[self.schedule.crossing.long()] if by_columns else stored.place.contiguous()
+        return (
+            arguments.code(self.offsets.code),
+            arguments.stored(stored, place),
+            arguments.dense(self.offsets.dense, shape),
+        )
+
+    def lines(self, by_columns: bool = False) -> Lines:
+        """One side of the schedule as the kernels take it."""
+        side = self.schedule.columns if by_columns else self.schedule.rows
+        return arguments.lines(self.schedule.group, side)
+
+
+def blocks(width: int) -> int:
+    """A head's width as the kernels pad it."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def new_bad(q: Tensor, k: Tensor) -> list[Tensor]:
+    """Nothing found yet: the arrays of `Bad`."""
+    return [
+        torch.zeros(q.shape[0], q.shape[2], dtype=torch.uint8, device=q.device),
+        torch.zeros(k.shape[0], k.shape[2], dtype=torch.uint8, device=q.device),
+        torch.zeros(1, dtype=torch.int32, device=q.device),
+    ]
+
+
+def like_queries(q: Tensor, width: int) -> Tensor:
+    """Room for [B, H, Tq, width], in the order in which q's heads and positions lie."""
+    B, H, T, _ = q.shape
+    if q.stride(1) < q.stride(2):
+        return q.new_empty(B, T, H, width).transpose(1, 2)
+    return q.new_empty(B, H, T, width)
+
+
+def forward_pass(
+    q: Tensor, k: Tensor, v: Tensor, call: Call, configuration: Configuration, precision: str
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """out, the binary logarithm of each row's sum, and what is not finite."""
+    B, H, Tq, D = q.shape
+    DV = v.shape[3]
+    out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
+    grid = triton.cdiv(Tq, configuration.block_m), B * H
+    for repair in (False, True):
+        forward_kernel[grid](
+            *map(arguments.heads, (q, k, v, out)),
+            logsum,
+            Bad(*bad),
+            call.lines(),
+            *call.terms((B, H, Tq, k.shape[2])),
+            call.dropout,
+            H,
+            H // k.shape[1],
+            Tq,
+            k.shape[2],
+            call.scale,
+            call.softcap,
+            **_shapes(D, DV, call, configuration),
+            REPAIR=repair,
+            PRECISION=precision,
+            num_warps=configuration.warps,
+            num_stages=configuration.stages,
+        )
+    return out, logsum, bad
+
+
+def backward_pass(
+    grad: Tensor,
+    grad_logsum: Tensor | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logsum: Tensor,
+    bad: list[Tensor],
+    call: Call,
+    needed: Sequence[bool],
+    by_rows: Configuration,
+    by_columns: Configuration,
+    precision: str,
+) -> list[Tensor | None]:
+    """Gradients of q, k, v, both tables and the dense tensor, those that are needed.
+
+    Args:
+        grad_logsum: gradient of `logsum`; None for zeros.
+        bad: from the forward pass; not changed.
+    """
+    B, H, Tq, D = q.shape
+    Tk, DV, shared = k.shape[2], v.shape[3], H // k.shape[1]
+    bad = [*bad[:2], bad[2].clone()]
+    delta = torch.empty_like(logsum)
+    rows = 64
+    delta_kernel[(triton.cdiv(Tq, rows), B * H)](
+        arguments.heads(out), arguments.heads(grad), logsum, grad_logsum, delta, Bad(*bad), H, Tq,
+        DV=DV, BLOCK_DV=blocks(DV), BLOCK_M=rows,
+    )  # fmt: skip
+    numbers = H, shared, Tq, Tk, call.scale, call.softcap
+    shape = B, H, Tq, Tk
+    found: list[Tensor | None] = [None] * 6
+    if needed[1] or needed[2]:
+        dk, dv = torch.empty_like(k), torch.empty_like(v)
+        for repair in (False, True):
+            columns_kernel[(triton.cdiv(Tk, by_columns.block_n), B * k.shape[1])](
+                *map(arguments.heads, (q, k, v, grad, dk, dv)), logsum, delta, Bad(*bad),
+                call.lines(by_columns=True), *call.terms(shape, by_columns=True), call.dropout, *numbers,
+                **_shapes(D, DV, call, by_columns), REPAIR=repair, PRECISION=precision,
+                num_warps=by_columns.warps, num_stages=by_columns.stages,
+            )  # fmt: skip
+        found[1:3] = dk, dv
+    if needed[0] or any(needed[3:]):
+        dq = torch.empty_like(q) if needed[0] else None
+        collecting = Collecting(
+            grad, grad_logsum, logsum, v, call.schedule, call.offsets, 1 - call.dropout_p, needed[3:]
+        )
+        for repair in (False, True):
+            rows_kernel[(triton.cdiv(Tq, by_rows.block_m), B * H)](
+                *map(arguments.heads, (q, k, v, grad)), arguments.heads(dq), logsum, delta, Bad(*bad),
+                call.lines(), *call.terms(shape), call.dropout, collecting.into, *numbers,
+                **_shapes(D, DV, call, by_rows), REPAIR=repair, PRECISION=precision,
+                num_warps=by_rows.warps, num_stages=by_rows.stages,
+            )  # fmt: skip
+        found[0] = dq
+        found[3:] = collecting.gradients()
+    return found
+
+
+def _shapes(D: int, DV: int, call: Call, configuration: Configuration) -> dict[str, int]:
+    """What a kernel is compiled for."""
+    return {
+        "D": D,
+        "DV": DV,
+        "BLOCK_D": blocks(D),
+        "BLOCK_DV": blocks(DV),
+        "SIZE": call.schedule.size,
+        "BLOCK_M": configuration.block_m,
+        "BLOCK_N": configuration.block_n,
+    }
