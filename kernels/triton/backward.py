@@ -16,6 +16,7 @@ from maskzoo.kernels.triton.tile import (
     read,
     visible_pairs,
     with_offsets,
+    write,
 )
 
 
@@ -34,10 +35,10 @@ def delta_kernel(
     """
     unit = tl.program_id(1).to(tl.int64)
     sequence, head = unit // heads, unit % heads
-    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    dv = tl.arange(0, BLOCK_DV)
-    mixed = read(out.at + sequence * out.b + head * out.h, out, rows, dv, Tq, DV, BLOCK_DV, INSIDE=False)
-    g = read(grad.at + sequence * grad.b + head * grad.h, grad, rows, dv, Tq, DV, BLOCK_DV, INSIDE=False)
+    first_row = tl.program_id(0) * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    mixed = read(out.at + sequence * out.b + head * out.h, out, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
+    g = read(grad.at + sequence * grad.b + head * grad.h, grad, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
     own = tl.sum(mixed.to(tl.float32) * g.to(tl.float32), 1)
     if grad_logsum is not None:
         own -= tl.load(grad_logsum + unit * Tq + rows, mask=rows < Tq, other=0.0) * LOG2_E
@@ -70,9 +71,8 @@ def columns_kernel(
     sequence, own_head = unit // groups, unit % groups
     first_key = tl.program_id(0) * BLOCK_N
     keys = first_key + tl.arange(0, BLOCK_N)
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    y = read(k.at + sequence * k.b + own_head * k.h, k, keys, d, Tk, D, BLOCK_D, INSIDE=False)
-    values = read(v.at + sequence * v.b + own_head * v.h, v, keys, e, Tk, DV, BLOCK_DV, INSIDE=False)
+    y = read(k.at + sequence * k.b + own_head * k.h, k, first_key, BLOCK_N, Tk, D, BLOCK_D, INSIDE=False)
+    values = read(v.at + sequence * v.b + own_head * v.h, v, first_key, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE=False)
     if REPAIR:
         y, values = finite(y), finite(values)
     own_dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
@@ -91,9 +91,9 @@ def columns_kernel(
             )  # fmt: skip
             own_dk, own_dv = _column_step(
                 own_dk, own_dv, y, values, q, grad, logsum, delta, code, stored, dense, dropout, visible,
-                keys, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry),
+                first_key, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry),
                 sequence, head, heads, Tq, Tk, scale, softcap,
-                D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, REPAIR, PRECISION,
+                D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
             )  # fmt: skip
         first, last = tl.load(lines.full_start + line), tl.load(lines.full_start + line + 1)
         for run in range(first, last):
@@ -102,43 +102,42 @@ def columns_kernel(
             for step in range(0, tl.load(lines.full_count + run) * SIZE, BLOCK_M):
                 own_dk, own_dv = _column_step(
                     own_dk, own_dv, y, values, q, grad, logsum, delta, code, stored, dense, dropout, None,
-                    keys, begin + step, rank + step // SIZE,
+                    first_key, begin + step, rank + step // SIZE,
                     sequence, head, heads, Tq, Tk, scale, softcap,
-                    D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, REPAIR, PRECISION,
+                    D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
                 )  # fmt: skip
-    dk_at = dk.at + sequence * dk.b + own_head * dk.h + keys.to(tl.int64)[:, None] * dk.t + d[None, :] * dk.d
-    dv_at = dv.at + sequence * dv.b + own_head * dv.h + keys.to(tl.int64)[:, None] * dv.t + e[None, :] * dv.d
-    tl.store(dk_at, (own_dk * scale).to(dk.at.dtype.element_ty), mask=(keys < Tk)[:, None] & (d < D)[None, :])
-    tl.store(dv_at, own_dv.to(dv.at.dtype.element_ty), mask=(keys < Tk)[:, None] & (e < DV)[None, :])
+    write(dk.at + sequence * dk.b + own_head * dk.h, dk, own_dk * scale, first_key, BLOCK_N, Tk, D, BLOCK_D)
+    write(dv.at + sequence * dv.b + own_head * dv.h, dv, own_dv, first_key, BLOCK_N, Tk, DV, BLOCK_DV)
 
 
 @triton.jit
 def _column_step(
     own_dk, own_dv, y, values, q, grad, logsum, delta, code, stored, dense, dropout, visible,
-    keys, first_row, rank, sequence, head, heads, Tq, Tk, scale, softcap,
+    first_key, first_row, rank, sequence, head, heads, Tq, Tk, scale, softcap,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK_M: tl.constexpr, REPAIR: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, REPAIR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    rows = first_row + tl.arange(0, BLOCK_M)
+    line, place = tl.arange(0, BLOCK_M)[None, :], tl.arange(0, BLOCK_N)[:, None]
     unit = sequence * heads + head
-    logs, row_delta = _of_rows(logsum + unit * Tq, delta + unit * Tq, rows, Tq)
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    x = read(q.at + sequence * q.b + head * q.h, q, rows, d, Tq, D, BLOCK_D, INSIDE=False)
-    g = read(grad.at + sequence * grad.b + head * grad.h, grad, rows, e, Tq, DV, BLOCK_DV, INSIDE=False)
+    logs, row_delta = _of_rows(logsum + unit * Tq, delta + unit * Tq, first_row + tl.arange(0, BLOCK_M), Tq)
+    x = read(q.at + sequence * q.b + head * q.h, q, first_row, BLOCK_M, Tq, D, BLOCK_D, INSIDE=False)
+    g = read(grad.at + sequence * grad.b + head * grad.h, grad, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
     if REPAIR:
         x = finite(x)
         g = tl.where((logs < float("inf"))[:, None], g, 0.0).to(g.dtype)
     inner = product(y, tl.trans(x), None, PRECISION) * scale
     if softcap is not None:
         inner = capped(inner, softcap)
-    scores = with_offsets(inner, code, stored, dense, sequence, head, rank, rows[None, :], keys[:, None], Tq, Tk, SIZE)
+    scores = with_offsets(
+        inner, code, stored, dense, sequence, head, rank, first_row, first_key, line, place, Tq, Tk, SIZE
+    )  # fmt: skip
     weights = tl.exp2(scores * LOG2_E - logs[None, :])
     if visible is not None:
         weights = tl.where(visible, weights, 0.0)
     slope = product(values, tl.trans(g), None, PRECISION)
     mixed = weights
     if dropout.seed is not None:
-        is_kept = kept_weights(dropout, unit, rows[None, :], keys[:, None], Tq, Tk)
+        is_kept = kept_weights(dropout, unit, first_row + line, first_key + place, Tq, Tk)
         mixed = tl.where(is_kept, weights / dropout.kept, 0.0)
         slope = tl.where(is_kept, slope / dropout.kept, 0.0)
     own_dv = product(mixed.to(g.dtype), g, own_dv, PRECISION)
@@ -179,10 +178,10 @@ def rows_kernel(
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     unit = tl.program_id(1).to(tl.int64)
     sequence, head = unit // heads, unit % heads
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
-    x = read(q.at + sequence * q.b + head * q.h, q, rows, d, Tq, D, BLOCK_D, INSIDE=False)
-    g = read(grad.at + sequence * grad.b + head * grad.h, grad, rows, e, Tq, DV, BLOCK_DV, INSIDE=False)
+    first_row = block * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
+    x = read(q.at + sequence * q.b + head * q.h, q, first_row, BLOCK_M, Tq, D, BLOCK_D, INSIDE=False)
+    g = read(grad.at + sequence * grad.b + head * grad.h, grad, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
     logs, row_delta = _of_rows(logsum + unit * Tq, delta + unit * Tq, rows, Tq)
     if REPAIR:
         x = finite(x)
@@ -203,7 +202,7 @@ def rows_kernel(
         )  # fmt: skip
         own = _row_step(
             own, x, g, logs, row_delta, k_at, v_at, k, v, code, stored, dense, dropout, collected, copy, visible,
-            rows, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry), unit,
+            first_row, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry), unit,
             sequence, head, heads, Tq, Tk, scale, softcap, dq.at is not None,
             D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
         )  # fmt: skip
@@ -214,43 +213,43 @@ def rows_kernel(
         for step in range(0, tl.load(lines.full_count + run) * SIZE, BLOCK_N):
             own = _row_step(
                 own, x, g, logs, row_delta, k_at, v_at, k, v, code, stored, dense, dropout, collected, copy, None,
-                rows, begin + step, rank + step // SIZE, unit,
+                first_row, begin + step, rank + step // SIZE, unit,
                 sequence, head, heads, Tq, Tk, scale, softcap, dq.at is not None,
                 D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
             )  # fmt: skip
     if dq.at is not None:
-        dq_at = dq.at + sequence * dq.b + head * dq.h + rows.to(tl.int64)[:, None] * dq.t + d[None, :] * dq.d
-        tl.store(dq_at, (own * scale).to(dq.at.dtype.element_ty), mask=(rows < Tq)[:, None] & (d < D)[None, :])
+        write(dq.at + sequence * dq.b + head * dq.h, dq, own * scale, first_row, BLOCK_M, Tq, D, BLOCK_D)
 
 
 @triton.jit
 def _row_step(
     own, x, g, logs, row_delta, k_at, v_at, k, v, code, stored, dense, dropout, collected, copy, visible,
-    rows, first_key, rank, unit, sequence, head, heads, Tq, Tk, scale, softcap, WANTED: tl.constexpr,
+    first_row, first_key, rank, unit, sequence, head, heads, Tq, Tk, scale, softcap, WANTED: tl.constexpr,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, REPAIR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    keys = first_key + tl.arange(0, BLOCK_N)
-    d, e = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
+    line, place = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
     INSIDE: tl.constexpr = visible is None
-    y = read(k_at, k, keys, d, Tk, D, BLOCK_D, INSIDE)
-    values = read(v_at, v, keys, e, Tk, DV, BLOCK_DV, INSIDE)
+    y = read(k_at, k, first_key, BLOCK_N, Tk, D, BLOCK_D, INSIDE)
+    values = read(v_at, v, first_key, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE)
     if REPAIR:
         y, values = finite(y), finite(values)
     inner = product(x, tl.trans(y), None, PRECISION) * scale
     if softcap is not None:
         inner = capped(inner, softcap)
-    scores = with_offsets(inner, code, stored, dense, sequence, head, rank, rows[:, None], keys[None, :], Tq, Tk, SIZE)
+    scores = with_offsets(
+        inner, code, stored, dense, sequence, head, rank, first_row, first_key, line, place, Tq, Tk, SIZE
+    )  # fmt: skip
     weights = tl.exp2(scores * LOG2_E - logs[:, None])
     slope = product(g, tl.trans(values), None, PRECISION)
     if dropout.seed is not None:
-        is_kept = kept_weights(dropout, unit, rows[:, None], keys[None, :], Tq, Tk)
+        is_kept = kept_weights(dropout, unit, first_row + line, first_key + place, Tq, Tk)
         slope = tl.where(is_kept, slope / dropout.kept, 0.0)
     slope = weights * (slope - row_delta[:, None])
     if visible is not None:
         slope = tl.where(visible, slope, 0.0)
     collect(
-        collected, copy, slope, visible, code, stored, heads, sequence, head, rank, rows, keys, Tq, Tk,
+        collected, copy, slope, visible, code, stored, heads, sequence, head, rank, first_row, first_key, Tq, Tk,
         SIZE, BLOCK_M, BLOCK_N,
     )  # fmt: skip
     if softcap is not None:

@@ -53,9 +53,7 @@ class Collecting:
         if wanted[2] and dense is not None:
             shape = (*grad.shape[:3], v.shape[2])
             single = tuple(dense.shape) == shape
-            self._dense = torch.zeros(
-                dense.shape, dtype=torch.float32 if single else torch.int64, device=dense.device
-            )
+            self._dense = torch.zeros(dense.shape, dtype=torch.float32 if single else torch.int64, device=dense.device)
         self.into = self._arguments(shape=(*grad.shape[:3], v.shape[2]))
 
     def gradients(self) -> list[Tensor | None]:

@@ -15,6 +15,7 @@ from maskzoo.kernels.triton.tile import (
     read,
     visible_pairs,
     with_offsets,
+    write,
 )
 
 FLOAT32_LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -51,11 +52,11 @@ def forward_kernel(
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     unit = tl.program_id(1).to(tl.int64)
     sequence, head = unit // heads, unit % heads
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    d = tl.arange(0, BLOCK_D)
+    first_row = block * BLOCK_M
+    rows = first_row + tl.arange(0, BLOCK_M)
     k_at = k.at + sequence * k.b + head // shared * k.h
     v_at = v.at + sequence * v.b + head // shared * v.h
-    x = read(q.at + sequence * q.b + head * q.h, q, rows, d, Tq, D, BLOCK_D, INSIDE=False)
+    x = read(q.at + sequence * q.b + head * q.h, q, first_row, BLOCK_M, Tq, D, BLOCK_D, INSIDE=False)
     if REPAIR:
         x = finite(x)
     else:
@@ -80,9 +81,9 @@ def forward_kernel(
         )  # fmt: skip
         acc, total, peak, spoiled = _step(
             acc, total, peak, spoiled, x, k_at, v_at, k, v, bad, code, stored, dense, dropout, visible,
-            rows, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry), unit,
+            first_row, tl.load(lines.partial_tile + entry) * SIZE + begin, tl.load(lines.partial_rank + entry), unit,
             sequence, head, Tq, Tk, scale, softcap,
-            D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_N, REPAIR, PRECISION,
+            D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
         )  # fmt: skip
     first, last = tl.load(lines.full_start + line), tl.load(lines.full_start + line + 1)
     for run in range(first, last):
@@ -91,9 +92,9 @@ def forward_kernel(
         for step in range(0, tl.load(lines.full_count + run) * SIZE, BLOCK_N):
             acc, total, peak, spoiled = _step(
                 acc, total, peak, spoiled, x, k_at, v_at, k, v, bad, code, stored, dense, dropout, None,
-                rows, begin + step, rank + step // SIZE, unit,
+                first_row, begin + step, rank + step // SIZE, unit,
                 sequence, head, Tq, Tk, scale, softcap,
-                D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_N, REPAIR, PRECISION,
+                D, DV, BLOCK_D, BLOCK_DV, SIZE, BLOCK_M, BLOCK_N, REPAIR, PRECISION,
             )  # fmt: skip
 
     acc /= tl.where(total > 0, total * dropout.kept, 1.0)[:, None]
@@ -103,30 +104,29 @@ def forward_kernel(
         is_spoiled = (spoiled != 0) | (own & (total > 0))
         acc = tl.where(is_spoiled[:, None], float("nan"), acc)
         logs = tl.where(is_spoiled, float("nan"), logs)
-    dv = tl.arange(0, BLOCK_DV)
-    out_at = out.at + sequence * out.b + head * out.h + rows.to(tl.int64)[:, None] * out.t + dv[None, :] * out.d
-    tl.store(out_at, acc.to(out.at.dtype.element_ty), mask=(rows < Tq)[:, None] & (dv < DV)[None, :])
+    write(out.at + sequence * out.b + head * out.h, out, acc, first_row, BLOCK_M, Tq, DV, BLOCK_DV)
     tl.store(logsum + unit * Tq + rows, logs, mask=rows < Tq)
 
 
 @triton.jit
 def _step(
     acc, total, peak, spoiled, x, k_at, v_at, k, v, bad, code, stored, dense, dropout, visible,
-    rows, first_key, rank, unit, sequence, head, Tq, Tk, scale, softcap,
+    first_row, first_key, rank, unit, sequence, head, Tq, Tk, scale, softcap,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    SIZE: tl.constexpr, BLOCK_N: tl.constexpr, REPAIR: tl.constexpr, PRECISION: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, REPAIR: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """The running sums after BLOCK_N more keys. visible: None where every pair is."""
-    keys = first_key + tl.arange(0, BLOCK_N)
-    d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
+    line, place = tl.arange(0, BLOCK_M)[:, None], tl.arange(0, BLOCK_N)[None, :]
     INSIDE: tl.constexpr = visible is None
-    y = read(k_at, k, keys, d, Tk, D, BLOCK_D, INSIDE)
+    y = read(k_at, k, first_key, BLOCK_N, Tk, D, BLOCK_D, INSIDE)
     if REPAIR:
         y = finite(y)
     scores = product(x, tl.trans(y), None, PRECISION) * scale
     if softcap is not None:
         scores = capped(scores, softcap)
-    scores = with_offsets(scores, code, stored, dense, sequence, head, rank, rows[:, None], keys[None, :], Tq, Tk, SIZE)
+    scores = with_offsets(
+        scores, code, stored, dense, sequence, head, rank, first_row, first_key, line, place, Tq, Tk, SIZE
+    )  # fmt: skip
     scores *= LOG2_E
     if visible is not None:
         scores = tl.where(visible, scores, float("-inf"))
@@ -135,12 +135,14 @@ def _step(
     shrink = tl.exp2(peak - highest)
     total = total * shrink + tl.sum(weights, 1)
     if dropout.seed is not None:
-        weights = tl.where(kept_weights(dropout, unit, rows[:, None], keys[None, :], Tq, Tk), weights, 0.0)
-    values = read(v_at, v, keys, dv, Tk, DV, BLOCK_DV, INSIDE)
+        is_kept = kept_weights(dropout, unit, first_row + line, first_key + place, Tq, Tk)
+        weights = tl.where(is_kept, weights, 0.0)
+    values = read(v_at, v, first_key, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE)
     if REPAIR:
         values = finite(values)
-        seen = tl.load(bad.key + sequence * Tk + keys, mask=keys < Tk, other=0) != 0
-        pairs = seen[None, :] & (rows < Tq)[:, None]
+        keys = first_key + place
+        is_bad = tl.load(bad.key + sequence * Tk + keys, mask=keys < Tk, other=0) != 0
+        pairs = is_bad & (first_row + line < Tq)
         if visible is not None:
             pairs = pairs & visible
         spoiled |= tl.max(pairs.to(tl.int32), 1)
@@ -157,12 +159,10 @@ def _report(
     """Note down which of the program's queries, and of its share of the keys, are not finite."""
     _note(bad.query + sequence * Tq, bad.any, rows, bad_lines(x))
     if is_first_of_group:
-        d, dv = tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_DV)
         for first in range(block * BLOCK_N, Tk, tl.num_programs(0) * BLOCK_N):
-            keys = first + tl.arange(0, BLOCK_N)
-            is_bad = bad_lines(read(k_at, k, keys, d, Tk, D, BLOCK_D, INSIDE=False))
-            is_bad |= bad_lines(read(v_at, v, keys, dv, Tk, DV, BLOCK_DV, INSIDE=False))
-            _note(bad.key + sequence * Tk, bad.any, keys, is_bad)
+            is_bad = bad_lines(read(k_at, k, first, BLOCK_N, Tk, D, BLOCK_D, INSIDE=False))
+            is_bad |= bad_lines(read(v_at, v, first, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE=False))
+            _note(bad.key + sequence * Tk, bad.any, first + tl.arange(0, BLOCK_N), is_bad)
 
 
 @triton.jit

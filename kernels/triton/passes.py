@@ -14,9 +14,11 @@ from maskzoo.kernels.triton import arguments
 from maskzoo.kernels.triton.arguments import Bad, Code, Dense, Dropout, Lines, Stored
 from maskzoo.kernels.triton.backward import columns_kernel, delta_kernel, rows_kernel
 from maskzoo.kernels.triton.collecting import Collecting
-from maskzoo.kernels.triton.configurations import Configuration
+from maskzoo.kernels.triton.configurations import Configuration, configurations
+from maskzoo.kernels.triton.device import precision, shared_memory
 from maskzoo.kernels.triton.forward import forward_kernel
 from maskzoo.kernels.triton.schedule import Schedule
+
 
 @dataclass(frozen=True)
 class Call:
@@ -82,12 +84,11 @@ def like_queries(q: Tensor, width: int) -> Tensor:
     return q.new_empty(B, H, T, width)
 
 
-def forward_pass(
-    q: Tensor, k: Tensor, v: Tensor, call: Call, configuration: Configuration, precision: str
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, list[Tensor]]:
     """out, the binary logarithm of each row's sum, and what is not finite."""
     B, H, Tq, D = q.shape
     DV = v.shape[3]
+    configuration = _configuration("forward", q, v)
     out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
     grid = triton.cdiv(Tq, configuration.block_m), B * H
     for repair in (False, True):
@@ -106,7 +107,7 @@ def forward_pass(
             call.softcap,
             **_shapes(D, DV, call, configuration),
             REPAIR=repair,
-            PRECISION=precision,
+            PRECISION=precision(q),
             num_warps=configuration.warps,
             num_stages=configuration.stages,
         )
@@ -124,9 +125,6 @@ def backward_pass(
     bad: list[Tensor],
     call: Call,
     needed: Sequence[bool],
-    by_rows: Configuration,
-    by_columns: Configuration,
-    precision: str,
 ) -> list[Tensor | None]:
     """Gradients of q, k, v, both tables and the dense tensor, those that are needed.
 
@@ -137,6 +135,8 @@ def backward_pass(
     B, H, Tq, D = q.shape
     Tk, DV, shared = k.shape[2], v.shape[3], H // k.shape[1]
     bad = [*bad[:2], bad[2].clone()]
+    grad_logsum = None if grad_logsum is None else grad_logsum.contiguous()
+    by_rows, by_columns = _configuration("tables" if any(needed[3:]) else "rows", q, v), _configuration("columns", q, v)
     delta = torch.empty_like(logsum)
     rows = 64
     delta_kernel[(triton.cdiv(Tq, rows), B * H)](
@@ -152,7 +152,7 @@ def backward_pass(
             columns_kernel[(triton.cdiv(Tk, by_columns.block_n), B * k.shape[1])](
                 *map(arguments.heads, (q, k, v, grad, dk, dv)), logsum, delta, Bad(*bad),
                 call.lines(by_columns=True), *call.terms(shape, by_columns=True), call.dropout, *numbers,
-                **_shapes(D, DV, call, by_columns), REPAIR=repair, PRECISION=precision,
+                **_shapes(D, DV, call, by_columns), REPAIR=repair, PRECISION=precision(q),
                 num_warps=by_columns.warps, num_stages=by_columns.stages,
             )  # fmt: skip
         found[1:3] = dk, dv
@@ -165,7 +165,7 @@ def backward_pass(
             rows_kernel[(triton.cdiv(Tq, by_rows.block_m), B * H)](
                 *map(arguments.heads, (q, k, v, grad)), arguments.heads(dq), logsum, delta, Bad(*bad),
                 call.lines(), *call.terms(shape), call.dropout, collecting.into, *numbers,
-                **_shapes(D, DV, call, by_rows), REPAIR=repair, PRECISION=precision,
+                **_shapes(D, DV, call, by_rows), REPAIR=repair, PRECISION=precision(q),
                 num_warps=by_rows.warps, num_stages=by_rows.stages,
             )  # fmt: skip
         found[0] = dq
@@ -184,3 +184,8 @@ def _shapes(D: int, DV: int, call: Call, configuration: Configuration) -> dict[s
         "BLOCK_M": configuration.block_m,
         "BLOCK_N": configuration.block_n,
     }
+
+
+def _configuration(kind: str, q: Tensor, v: Tensor) -> Configuration:
+    width = max(blocks(q.shape[3]), blocks(v.shape[3]))
+    return configurations(kind, width, q.dtype, shared_memory(q.device))[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -65,8 +66,11 @@ class Schedule:
     @property
     def bytes(self) -> int:
         """Memory of all arrays."""
-        arrays = (self.group, self.crossing, self.seen, *self.rows.arrays, *self.columns.arrays)
-        return sum(array.numel() * array.element_size() for array in arrays)
+        return sum(array.numel() * array.element_size() for array in self.as_list())
+
+    def as_list(self) -> list[Tensor]:
+        """All arrays, for an operator; `from_list` is the way back."""
+        return [self.group, self.crossing, self.seen, *self.rows.arrays, *self.columns.arrays]
 
     def to(self, device: torch.device | str) -> Schedule:
         """The same on another device."""
@@ -77,6 +81,14 @@ class Schedule:
             array.to(device, non_blocking=True) for array in (self.group, self.crossing, self.seen)
         )
         return replace(self, group=group, rows=rows, columns=columns, crossing=crossing, seen=seen)
+
+
+def from_list(arrays: Sequence[Tensor]) -> Schedule:
+    """A schedule from all of its arrays."""
+    group, crossing, seen, *sides = arrays
+    half = len(sides) // 2
+    rows, columns = Side(*sides[:half]), Side(*sides[half:])
+    return Schedule(rows.words.shape[1], group, rows, columns, crossing, seen)
 
 
 def scheduled(tiles: Tiles) -> Schedule:

@@ -16,10 +16,11 @@ LARGEST = tl.constexpr(2**31 - 1)
 
 @triton.jit
 def collect(
-    into, copy, slope, visible, code, stored, heads, sequence, head, rank, rows, keys, Tq, Tk,
+    into, copy, slope, visible, code, stored, heads, sequence, head, rank, first_row, first_key, Tq, Tk,
     SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Take in the gradient of a tile's scores, float32 [rows, keys] with zeros in hidden pairs."""
+    """Take in the gradient of a tile's scores, float32 [BLOCK_M, BLOCK_N] with zeros in hidden pairs."""
+    rows, keys = first_row + tl.arange(0, BLOCK_M), first_key + tl.arange(0, BLOCK_N)
     if into.code is not None:
         own = into.code + (copy * heads + head) * code.entries
         _collect_code(own, into.unit, slope, code, sequence, rows, keys, Tq, Tk, BLOCK_M, BLOCK_N)
@@ -45,17 +46,28 @@ def _collect_code(
     row_first, row_last = tl.min(tl.where(rows < Tq, by_row, LARGEST)), tl.max(tl.where(rows < Tq, by_row, -LARGEST))
     key_first, key_last = tl.min(tl.where(keys < Tk, by_key, LARGEST)), tl.max(tl.where(keys < Tk, by_key, -LARGEST))
     if (row_first == row_last) & (key_first == key_last):
-        # Both codes rise by one: each diagonal has one index. Turn line i by i places, and diagonals are columns.
-        turned = line[:, None] + place[None, :]
-        lying = tl.gather(slope, turned % BLOCK_N, 1)
-        for turn in tl.static_range((BLOCK_M + BLOCK_N - 2) // BLOCK_N + 1):
-            total = tl.sum(tl.where(turned // BLOCK_N == turn, lying, 0.0), 0)
-            index = row_first - key_first - place + turn * BLOCK_N
-            inside = (index >= 0) & (index < code.entries)
-            tl.atomic_add(own + index, _whole(total, unit), mask=inside & (total != 0), sem="relaxed")
+        _add_by_diagonal(own, unit, slope, row_first - key_first, code.entries, BLOCK_M, BLOCK_N)
     else:
-        index = code_index(code, sequence, rows[:, None], keys[None, :], Tq, Tk)
-        tl.atomic_add(own + index, _whole(slope, unit), mask=slope != 0, sem="relaxed")
+        _add_by_pair(own, unit, slope, code_index(code, sequence, rows[:, None], keys[None, :], Tq, Tk))
+
+
+@triton.jit
+def _add_by_diagonal(own, unit, slope, first, entries, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Both codes rise by one: pair (i, j) has the index first + i − j, so that each diagonal has one."""
+    line, place = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    # With line i turned by i places diagonals are columns, one for each time that a line went round.
+    turned = line[:, None] + place[None, :]
+    lying = tl.gather(slope, turned % BLOCK_N, 1)
+    for turn in tl.static_range((BLOCK_M + BLOCK_N - 2) // BLOCK_N + 1):
+        total = tl.sum(tl.where(turned // BLOCK_N == turn, lying, 0.0), 0)
+        index = first - place + turn * BLOCK_N
+        inside = (index >= 0) & (index < entries)
+        tl.atomic_add(own + index, _whole(total, unit), mask=inside & (total != 0), sem="relaxed")
+
+
+@triton.jit
+def _add_by_pair(own, unit, slope, index):
+    tl.atomic_add(own + index, _whole(slope, unit), mask=slope != 0, sem="relaxed")
 
 
 @triton.jit
@@ -70,7 +82,7 @@ def _collect_stored(own, unit, slope, visible, stored, rank, rows, keys, SIZE: t
             total = tl.sum(tl.where(index == number, slope, 0.0))
             tl.atomic_add(own + number, _whole(total, unit), sem="relaxed")
     else:
-        tl.atomic_add(own + index, _whole(slope, unit), mask=slope != 0, sem="relaxed")
+        _add_by_pair(own, unit, slope, index)
 
 
 @triton.jit

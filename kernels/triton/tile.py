@@ -1,6 +1,7 @@
 """What the kernels do with one tile of scores, whichever way it lies: rows × keys, or keys × rows.
 
-`rows` and `keys` are positions, int32, in two shapes that broadcast against each other to that of the scores.
+`line` and `place` count rows and keys from the first ones of a block, int32, in two shapes that broadcast against each
+other to that of the scores.
 """
 
 from __future__ import annotations
@@ -12,20 +13,35 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def read(at, x, positions, d, T, D: tl.constexpr, BLOCK_D: tl.constexpr, INSIDE: tl.constexpr):
-    """Lines [positions, d] of one head of x, zeros beyond T and D.
+def wide(number):
+    """A number as 64 bits: what it is multiplied by may lead beyond 32."""
+    return tl.zeros([], tl.int64) + number
+
+
+@triton.jit
+def read(at, x, first, LINES: tl.constexpr, T, D: tl.constexpr, BLOCK_D: tl.constexpr, INSIDE: tl.constexpr):
+    """Lines first … of one head of x, [LINES, BLOCK_D], zeros beyond T and D.
 
     Args:
         at: the head's first element.
         x: Heads, for its strides.
-        INSIDE: no position is beyond T.
+        INSIDE: no line is beyond T.
     """
-    at += positions.to(tl.int64)[:, None] * x.t + d[None, :] * x.d
+    line, d = tl.arange(0, LINES), tl.arange(0, BLOCK_D)
+    own = at + (wide(first) + line)[:, None] * x.t + d[None, :] * x.d
     if INSIDE and D == BLOCK_D:
-        return tl.load(at)
+        return tl.load(own)
     if INSIDE:
-        return tl.load(at, mask=(d < D)[None, :], other=0.0)
-    return tl.load(at, mask=(positions < T)[:, None] & (d < D)[None, :], other=0.0)
+        return tl.load(own, mask=(d < D)[None, :], other=0.0)
+    return tl.load(own, mask=(first + line < T)[:, None] & (d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def write(at, x, values, first, LINES: tl.constexpr, T, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """The way back: values [LINES, BLOCK_D] to lines first … of one head of x, those within T and D."""
+    line, d = tl.arange(0, LINES), tl.arange(0, BLOCK_D)
+    own = at + (wide(first) + line)[:, None] * x.t + d[None, :] * x.d
+    tl.store(own, values.to(x.at.dtype.element_ty), mask=(first + line < T)[:, None] & (d < D)[None, :])
 
 
 @triton.jit
@@ -65,26 +81,31 @@ def code_index(code, sequence, rows, keys, Tq, Tk):
     """The code term's index of each pair; positions beyond the last read the last one's code."""
     own = tl.load(code.q + sequence * code.q_b + tl.minimum(rows, Tq - 1))
     other = tl.load(code.k + sequence * code.k_b + tl.minimum(keys, Tk - 1))
-    return (own - other).to(tl.int32)
+    return own.to(tl.int32) - other.to(tl.int32)
 
 
 @triton.jit
 def stored_index(stored, rank, rows, keys, SIZE: tl.constexpr):
     """The stored term's index of each pair of the visible tile of this rank."""
-    place = tl.load(stored.place + rank).to(tl.int64)
-    return tl.load(stored.index + place * (SIZE * SIZE) + (rows % SIZE) * SIZE + keys % SIZE).to(tl.int32)
+    tile = stored.index + tl.load(stored.place + rank).to(tl.int64) * (SIZE * SIZE)
+    return tl.load(tile + ((rows % SIZE) * SIZE + keys % SIZE)).to(tl.int32)
 
 
 @triton.jit
-def with_offsets(scores, code, stored, dense, sequence, head, rank, rows, keys, Tq, Tk, SIZE: tl.constexpr):
+def with_offsets(
+    scores, code, stored, dense, sequence, head, rank, first_row, first_key, line, place, Tq, Tk, SIZE: tl.constexpr
+):  # fmt: skip
     """Scores with the offsets of every term."""
+    rows, keys = first_row + line, first_key + place
     if code.table is not None:
         scores += tl.load(code.table + head * code.entries + code_index(code, sequence, rows, keys, Tq, Tk))
     if stored.table is not None:
         scores += tl.load(stored.table + head * stored.entries + stored_index(stored, rank, rows, keys, SIZE))
     if dense.at is not None:
-        at = dense.at + sequence * dense.b + head * dense.h + rows.to(tl.int64) * dense.q + keys.to(tl.int64) * dense.k
-        scores += tl.load(at, mask=(rows < Tq) & (keys < Tk), other=0.0).to(tl.float32)
+        at = dense.at + sequence * dense.b + head * dense.h
+        at += wide(first_row) * dense.q + wide(first_key) * dense.k
+        inside = (rows < Tq) & (keys < Tk)
+        scores += tl.load(at + (line * dense.q + place * dense.k), mask=inside, other=0.0).to(tl.float32)
     return scores
 
 
