@@ -18,6 +18,7 @@ from maskzoo.kernels.nonfinite import all_finite, bad_positions, finite
 from maskzoo.kernels.offsets import LOG2_E, Offsets, arrays, from_arrays
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.segments import Part, parts, products, sums
+from maskzoo.kernels.softcap import cap, through_cap
 
 
 def edges(
@@ -27,9 +28,10 @@ def edges(
     pairs: Pairs,
     *,
     scale: float,
+    softcap: float | None = None,
     dropout_p: float = 0.0,
     offsets: Offsets | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Same meaning as `reference`, without the weights; nothing is kept of the pairs between forward and backward.
 
     Args:
@@ -37,19 +39,22 @@ def edges(
         k, v: [B, Hkv, Tk, D] and [B, Hkv, Tk, Dv]; Hkv divides H.
         pairs: the visible pairs. A row without one gives zeros.
         scale: factor of the dot products.
+        softcap: c, for c · tanh(q·k·scale / c) in place of q·k·scale.
         dropout_p: probability of dropping a weight; drawn from a seed that torch's default generator gives.
         offsets: what is added to the scores, with the index of a stored term by pairs; in float32, float64 for
             float64. Its tables and dense tensor get gradients.
 
     Returns:
-        out [B, H, Tq, Dv] in q's dtype; computed in float32, or float64 for float64. A visible score beyond the range
-        of that type makes its row NaN, as it does in torch's own attention.
+        out [B, H, Tq, Dv] in q's dtype, and the binary logarithm of each row's sum, float32 or float64 [B, H, Tq]: −inf
+        where a row sees nothing. Computed in float32, or float64 for float64. A visible score beyond the range of that
+        type makes its row NaN, as it does in torch's own attention.
 
     Raises:
         RuntimeError: on a second derivative.
     """
     seed = torch.randint(2**62, ()) if dropout_p else torch.zeros((), dtype=torch.int64)
-    return _forward(q, k, v, pairs.group, pairs.start, pairs.key, *arrays(offsets), seed, scale, dropout_p)[0]
+    terms = arrays(offsets)
+    return _forward(q, k, v, pairs.group, pairs.start, pairs.key, *terms, seed, scale, softcap, dropout_p)
 
 
 DIFFERENTIABLE = (0, 1, 2, 8, 11, 12)
@@ -73,11 +78,12 @@ def _forward(
     dense: Tensor | None,
     seed: Tensor,
     scale: float,
+    softcap: float | None,
     dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
-    """Out [B, H, Tq, Dv], and the level of each row [B, H, Tq]: its weights are 2^(score − level).
+    """Out [B, H, Tq, Dv], and the binary logarithm of each row's sum [B, H, Tq].
 
-    The level is +inf where a row sees nothing, and NaN where it sees what is not finite.
+    That is −inf where a row sees nothing, and NaN where it sees what is not finite.
     """
     batch, heads, queries, _ = q.shape
     dirty = not all_finite(q, k, v)
@@ -89,6 +95,8 @@ def _forward(
     for part in parts(Pairs(queries, k.shape[2], group, start, key), batch, heads):
         # Powers of two, of which the logarithm's base becomes a part of the scale.
         weights = products(_query_rows(clean_q, part), _key_rows(clean_k, part, heads), part, scale=scale * LOG2_E)
+        if softcap is not None:
+            cap(weights, softcap)
         for term in terms:
             if term is not None:
                 add(term, weights, part)
@@ -98,7 +106,7 @@ def _forward(
         peak.clamp_(min=torch.finfo(peak.dtype).min)
         weights.sub_(peak.index_select(0, part.row)).exp2_()
         total = torch.segment_reduce(weights, "sum", offsets=bounds, unsafe=True)
-        level = torch.where(total > 0, peak + total.log2(), torch.inf)
+        level = peak + total.log2()
         if dropout_p:
             weights.mul_(_kept(weights, dropout_p, generator))
         mixed = sums(weights, _key_rows(clean_v, part, heads), part.key, part.start)
@@ -114,6 +122,7 @@ def _forward(
 @torch.library.custom_op("maskzoo::edges_backward", mutates_args=())
 def _backward(
     grad: Tensor,
+    grad_levels: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -131,6 +140,7 @@ def _backward(
     dense: Tensor | None,
     seed: Tensor,
     scale: float,
+    softcap: float | None,
     dropout_p: float,
     wanted: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -138,10 +148,12 @@ def _backward(
     (batch, heads, queries, _), (want_q, want_k, want_v, *want_terms) = q.shape, wanted
     dirty = not all_finite(q, k, v)
     inputs = [finite(x) if dirty else x for x in (q, k, v)]
+    silent = ~levels.isfinite()
     if dirty:
-        spoiled = levels.isnan()
-        grad, out = (x.masked_fill(spoiled[..., None], 0) for x in (grad, out))
-        levels = levels.masked_fill(spoiled, torch.inf)
+        grad, out = (x.masked_fill(silent[..., None], 0) for x in (grad, out))
+    # Rows that see nothing, or what is not finite, have weights of zero.
+    levels = levels.masked_fill(silent, torch.inf)
+    grad_levels = None if grad_levels is None else grad_levels.masked_fill(silent, 0)
     dq = _gradient(q, want_q, q.dtype).flatten(0, 1)
     dk, dv = (_gradient(x, want, _inner(x)).zero_() for x, want in ((k, want_k), (v, want_v)))
     terms = lookups(from_arrays((q_code, k_code, code_table, index, place, index_table, dense)), heads)
@@ -156,7 +168,10 @@ def _backward(
         q_rows, grads = _query_rows(inputs[0], part), _query_rows(grad, part)
         k_rows, v_rows = (_key_rows(x, part, heads) for x in inputs[1:])
         level = _query_rows(levels[..., None], part)[:, 0].neg().index_select(0, part.row)
-        weights = products(q_rows, k_rows, part, level, scale * LOG2_E)
+        weights, capped = products(q_rows, k_rows, part, level if softcap is None else None, scale * LOG2_E), None
+        if softcap is not None:
+            capped = cap(weights, softcap).clone()
+            weights.add_(level)
         for term in terms:
             if term is not None:
                 add(term, weights, part)
@@ -170,11 +185,15 @@ def _backward(
             felt = products(grads, v_rows, part)
             if kept is not None:
                 felt.mul_(kept)
-            mean = (grads * _query_rows(out, part)).sum(-1).index_select(0, part.row)
-            felt.sub_(mean).mul_(weights)
+            mean = (grads * _query_rows(out, part)).sum(-1)
+            if grad_levels is not None:
+                mean.sub_(_query_rows(grad_levels[..., None], part)[:, 0], alpha=LOG2_E)
+            felt.sub_(mean.index_select(0, part.row)).mul_(weights)
             for term, total in zip(terms, totals, strict=True):
                 if term is not None and total is not None:
                     total.view(-1).index_add_(0, term.places(part), felt.to(total.dtype))
+            if softcap is not None and capped is not None:
+                through_cap(felt, capped, softcap)
             felt.mul_(scale)
         if want_q:
             _put(dq, part, sums(felt, k_rows, part.key, part.start))
@@ -260,20 +279,22 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 
 @_backward.register_fake
-def _(grad: Tensor, *others: Any) -> tuple[Tensor, ...]:
+def _(grad: Tensor, grad_levels: Tensor | None, *others: Any) -> tuple[Tensor, ...]:
     # Out and the levels stand between the first three and the others.
     sources = [others[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
     return without_data(sources, others[-1], grad)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.scale, ctx.dropout_p = inputs
+    *tensors, ctx.scale, ctx.softcap, ctx.dropout_p = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors[:3], *output, *tensors[3:])
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _differentiate(ctx: Any, grad: Tensor | None, grad_levels: Tensor | None) -> tuple[Tensor | None, ...]:
     wanted = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
-    found = _backward(grad, *ctx.saved_tensors, ctx.scale, ctx.dropout_p, wanted)
+    grad = torch.zeros_like(ctx.saved_tensors[3]) if grad is None else grad
+    found = _backward(grad, grad_levels, *ctx.saved_tensors, ctx.scale, ctx.softcap, ctx.dropout_p, wanted)
     return tuple(at_places(found, wanted, DIFFERENTIABLE, len(ctx.needs_input_grad)))
 
 

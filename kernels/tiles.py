@@ -147,6 +147,68 @@ def from_visible(pairs: Tensor, size: int) -> Tiles:
     )
 
 
+def coarser(tiles: Tiles, size: int) -> Tiles:
+    """The same pairs in larger tiles, of a side that is a multiple of theirs."""
+    times, device = size // tiles.size, tiles.group.device
+    assert size % tiles.size == 0
+    run, line, tile = unfolded(tiles.rows)
+    group, query_tile = line // tiles.query_tiles, line % tiles.query_tiles
+    query_tiles, key_tiles = -(-tiles.queries // size), -(-tiles.keys // size)
+    own = (group * query_tiles + query_tile // times) * key_tiles + tile // times
+    place, which = torch.unique(own, return_inverse=True)
+    code = torch.zeros(len(place), times * times, dtype=torch.int64, device=device)
+    code[which, query_tile % times * times + tile % times] = tiles.rows.pattern[run].long() + 2
+    line, tile = place // key_tiles, place % key_tiles
+    # Small tiles beyond the last query or key are missing in a large one that is full.
+    small = torch.arange(times, device=device)
+    rows = line[:, None] % query_tiles * times + small < tiles.query_tiles
+    columns = tile[:, None] * times + small < tiles.key_tiles
+    exists = (rows[:, :, None] & columns[:, None]).flatten(1)
+    partial = ((code != 1) & exists).any(1)
+    last = torch.stack([line % query_tiles == query_tiles - 1, tile == key_tiles - 1], dim=1)
+    bits, pattern = _joined(tiles, code[partial], last[partial], size)
+    value = torch.full_like(place, FULL)
+    value[partial] = pattern
+    turned = torch.sort((line // query_tiles * key_tiles + tile) * query_tiles + line % query_tiles)
+    one = torch.ones_like(place)
+    return Tiles(
+        size=size,
+        queries=tiles.queries,
+        keys=tiles.keys,
+        group=tiles.group,
+        rows=merged(line, tile, one, value, tiles.groups * query_tiles),
+        columns=merged(
+            turned.values // query_tiles,
+            turned.values % query_tiles,
+            one,
+            value[turned.indices],
+            tiles.groups * key_tiles,
+        ),
+        patterns=bits,
+    )
+
+
+def _joined(tiles: Tiles, code: Tensor, last: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Distinct patterns of large tiles, and which of them each has.
+
+    Args:
+        code: int64 [N, times²], of the small tiles of each: 0 empty, 1 full, 2 + its pattern.
+        last: bool [N, 2], whether it is the last along the queries, and along the keys.
+    """
+    times = size // tiles.size
+    distinct, which = torch.unique(torch.cat([code, last.long()], dim=1), dim=0, return_inverse=True)
+    table = torch.cat([tiles.patterns.new_full((2, *tiles.patterns.shape[1:]), 255), tiles.patterns])
+    table[0] = 0
+    bits = table[distinct[:, :-2]].unflatten(1, (times, times))  # [P, times, times, side, side / 8]
+    bits = bits.transpose(2, 3).reshape(len(distinct), size, size // 8)
+    inside = torch.arange(size, device=bits.device)
+    rows = inside < torch.where(distinct[:, -2:-1] > 0, (tiles.queries - 1) % size + 1, size)
+    columns = packed((inside < torch.where(distinct[:, -1:] > 0, (tiles.keys - 1) % size + 1, size))[:, None])
+    bits = torch.where(rows[:, :, None], bits & columns, 0)
+    joined, number = unique_rows(bits.flatten(1))
+    return joined.view(-1, size, size // 8), number[which]
+
+
 def unique_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """The distinct rows of uint8 [N, W], W a multiple of 8, and which of them each row is: int64 [N].
 

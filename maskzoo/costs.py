@@ -26,6 +26,7 @@ from maskzoo.kernels.dense import dense
 from maskzoo.kernels.edges import edges
 from maskzoo.kernels.pairs import from_tiles
 from maskzoo.kernels.tiled import tiled
+from maskzoo.kernels.triton import is_at_hand
 
 DENSE_BELOW = 2**16
 """Tq · Tk up to which the kernel is dense, whatever the rule."""
@@ -122,7 +123,20 @@ ACCELERATOR = Constants(
     edges_row=2e-9,
     edges_group=2e-3,
 )
-"""Devices other than CPU. Estimates, not measured: kernels in plain torch are held back by what a launch costs."""
+"""Devices other than CPU, with `tiled` in plain torch. Estimates, not measured: a launch costs more than its work."""
+
+FUSED = Constants(
+    dense_masked=1.5e-11,
+    dense_full=2.5e-12,
+    dense_causal=1.5e-12,
+    tiled_pair=3.5e-12,
+    tiled_line=0.0,
+    tiled_unit_line=2e-8,
+    edges_pair=2e-10,
+    edges_row=1e-9,
+    edges_group=1e-3,
+)
+"""GPUs, with the fused kernel in place of `tiled`. Estimates from a data sheet, not measured."""
 
 
 def choose(counts: Counts, device: torch.device) -> tuple[str, str]:
@@ -130,6 +144,10 @@ def choose(counts: Counts, device: torch.device) -> tuple[str, str]:
     size = counts.queries * counts.keys
     if size <= DENSE_BELOW:
         return "dense", f"so few pairs ({size:,}) that computing all of them costs least"
+    if is_at_hand(device):
+        estimates = FUSED.estimates(counts)
+        estimates["triton"] = estimates.pop("tiled")
+        return decided(estimates)
     own = measured if size >= MEASURED_FROM else lambda: PROCESSOR
     constants = own() if device.type == "cpu" else ACCELERATOR
     return decided(constants.estimates(counts))
@@ -137,7 +155,7 @@ def choose(counts: Counts, device: torch.device) -> tuple[str, str]:
 
 def decided(estimates: dict[str, float]) -> tuple[str, str]:
     """The kernel by estimates in seconds, and the reason: a sparse one must be clearly better than dense."""
-    sparse = min(("tiled", "edges"), key=lambda name: estimates[name])
+    sparse = min((name for name in estimates if name != "dense"), key=lambda name: estimates[name])
     kernel = sparse if estimates[sparse] < MARGIN * estimates["dense"] else "dense"
     others = " and ".join(f"{seconds * 1e3:.3g} ms {name}" for name, seconds in estimates.items() if name != kernel)
     return kernel, f"about {estimates[kernel] * 1e3:.3g} ms forward and backward, against {others}"
@@ -279,14 +297,15 @@ def measure() -> Constants:
     )
 
 
-def _pass(kernel: Callable[..., Tensor], heads: int) -> Callable[[], object]:
+def _pass(kernel: Callable[..., Tensor | tuple[Tensor, Tensor]], heads: int) -> Callable[[], object]:
     """One forward and backward pass."""
     inputs = [torch.randn(1, heads, LENGTH, WIDTH, requires_grad=True) for _ in range(3)]
     gradient = torch.randn(1, heads, LENGTH, WIDTH)
 
     def run() -> object:
         with torch.enable_grad():
-            return torch.autograd.grad(kernel(*inputs), inputs, gradient)
+            out = kernel(*inputs)
+            return torch.autograd.grad(out if isinstance(out, Tensor) else out[0], inputs, gradient)
 
     return run
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from maskzoo.kernels.offsets import LOG2_E
+from maskzoo.kernels.softcap import cap, through_cap
 from maskzoo.kernels.tiled.dropout import Dropout
 from maskzoo.kernels.tiled.masks import Masks
 from maskzoo.kernels.tiled.offsets import OffsetBlocks
@@ -16,6 +17,7 @@ from maskzoo.kernels.tiled.schedule import Block
 
 def backward(
     grad: Tensor,
+    grad_sums: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -26,13 +28,14 @@ def backward(
     offsets: OffsetBlocks | None,
     dropout: Dropout | None,
     scale: float,
+    softcap: float | None,
     needed: tuple[bool, bool, bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Gradients of q, k and v; those of the offsets are gathered in `offsets`.
 
     Args:
-        grad: gradient of `out`.
-        q, k, v, scale: as in `forward`.
+        grad, grad_sums: gradients of `out` and of `logsum`; None for zeros.
+        q, k, v, scale, softcap: as in `forward`.
         out, logsum: from `forward`; where logsum is +inf, a row gets and gives no gradient.
         masks: of scores that lie keys × rows.
         needed: which gradients are wanted, of q, k and v.
@@ -43,6 +46,8 @@ def backward(
         x, g = rows_of(q, block) * (scale * LOG2_E), rows_of(grad, block).contiguous()
         own_logsum = rows_of(logsum, block)[:, None]
         own_delta = (g * rows_of(out, block)).sum(-1)[:, None]
+        if grad_sums is not None:
+            own_delta = own_delta.sub_(rows_of(grad_sums, block)[:, None], alpha=LOG2_E)
         if dropout is not None:
             g = g / dropout.kept
             row_numbers = rows_of(dropout.rows, block)[:, None]
@@ -51,7 +56,9 @@ def backward(
         for chunk in block.chunks:
             keys = keys_of(k, block, chunk)
             # Scores lie keys × rows: the gradients of keys and values then are plain products.
-            weights = product(keys, x.mT)
+            weights, capped = product(keys, x.mT), None
+            if softcap is not None:
+                capped = cap(weights, softcap).clone()
             if offsets is not None:
                 offsets.add(weights, block, chunk)
             weights.sub_(own_logsum).exp2_()
@@ -71,13 +78,15 @@ def backward(
             slope.sub_(own_delta).mul_(weights)
             # Again: in a hidden pair the product may have been inf or NaN.
             masks.zero(slope, chunk.codes)
+            if offsets is not None and collects:
+                offsets.collect(slope, block, chunk)
+            if softcap is not None and capped is not None:
+                through_cap(slope, capped, softcap)
             if dk is not None:
                 add_keys(dk, block, chunk, product(slope, natural))
             if dq is not None:
                 own = product(keys.mT, slope)
                 own_dq = own if own_dq is None else own_dq.add_(own)
-            if offsets is not None and collects:
-                offsets.collect(slope, block, chunk)
         if dq is not None and own_dq is not None:
             put_rows(dq, block, own_dq.mul_(scale).mT)
     return dq, dk, dv

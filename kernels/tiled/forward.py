@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from maskzoo.kernels.offsets import LOG2_E
+from maskzoo.kernels.softcap import cap
 from maskzoo.kernels.tiled.dropout import Dropout
 from maskzoo.kernels.tiled.masks import Masks
 from maskzoo.kernels.tiled.offsets import OffsetBlocks
@@ -23,8 +24,9 @@ def forward(
     offsets: OffsetBlocks | None,
     dropout: Dropout | None,
     scale: float,
+    softcap: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q·kᵀ·scale + offsets)·v.
+    """softmax(q·kᵀ·scale + offsets)·v, with the products capped first where softcap says so.
 
     Args:
         q: [S, rows, D].
@@ -43,6 +45,8 @@ def forward(
         peak = total = mixed = None
         for chunk in block.chunks:
             scores = product(x, keys_of(k, block, chunk).mT)
+            if softcap is not None:
+                cap(scores, softcap)
             if offsets is not None:
                 offsets.add(scores, block, chunk)
             weights, peak, shrink = _powers(scores, chunk, masks, peak)

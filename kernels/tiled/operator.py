@@ -29,9 +29,10 @@ def tiled(
     tiles: Tiles,
     *,
     scale: float,
+    softcap: float | None = None,
     dropout_p: float = 0.0,
     offsets: Offsets | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """Same meaning as `reference`; time and memory follow the tiles that hold a visible pair.
 
     Nothing of the size of the scores is kept between forward and backward, and nothing of Tq × Tk is ever made.
@@ -43,16 +44,18 @@ def tiled(
         k, v: [B, Hkv, Tk, D] and [B, Hkv, Tk, Dv]; Hkv divides H.
         tiles: of Tq queries and Tk keys, never changed in place afterwards.
         scale: factor of the dot products.
+        softcap: c, for c · tanh(q·k·scale / c) in place of q·k·scale.
         dropout_p: probability of dropping a weight; which ones follows from torch's default generator.
         offsets: what is added to the scores of visible pairs, with the index of a stored term by tiles; in float32,
             float64 for float64. Its tables and dense tensor get gradients.
 
     Returns:
-        out [B, H, Tq, Dv] in q's dtype. It can be differentiated once.
+        out [B, H, Tq, Dv] in q's dtype, and the binary logarithm of each row's sum, float32 or float64 [B, H, Tq]: −inf
+        where a row sees nothing. Both can be differentiated once.
     """
     seed = torch.randint(2**62, (), device="cpu") if dropout_p > 0 else None
     arguments = (q, k, v, tiles.group, *tiles.rows, tiles.patterns, *arrays(offsets))
-    return torch.ops.maskzoo.tiled(*arguments, scale, dropout_p, seed)[0]
+    return torch.ops.maskzoo.tiled(*arguments, scale, softcap, dropout_p, seed)
 
 
 DIFFERENTIABLE = (0, 1, 2, 11, 14, 15)
@@ -78,6 +81,7 @@ def _tiled(
     index_table: Tensor | None,
     dense: Tensor | None,
     scale: float,
+    softcap: float | None,
     dropout_p: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
@@ -91,7 +95,7 @@ def _tiled(
         masks = Masks(patterns, fold, rows.dtype, transposed=False)
         given = q_code, k_code, code_table, index, place, index_table, dense
         added = _added(given, q, k, fold, group, runs, masks)
-        out, logsum = forward(rows, keys, values, blocks, masks, added, dropout, scale)
+        out, logsum = forward(rows, keys, values, blocks, masks, added, dropout, scale, softcap)
         if not clean:
             seen = spoiled(*_bad(q, k, v, fold), blocks, masks)
             out.masked_fill_(seen[..., None], torch.nan)
@@ -107,6 +111,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("maskzoo::tiled_backward", mutates_args=())
 def _tiled_backward(
     grad: Tensor,
+    grad_sums: Tensor | None,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -126,6 +131,7 @@ def _tiled_backward(
     index_table: Tensor | None,
     dense: Tensor | None,
     scale: float,
+    softcap: float | None,
     dropout_p: float,
     seed: Tensor | None,
     needed: Sequence[bool],
@@ -136,17 +142,20 @@ def _tiled_backward(
         fold, blocks = layout(q, k, v, group, runs, patterns.shape[1])
         rows, keys, values = _operands(q, k, v, fold, all_finite(q, k, v))
         slope, mixed, sums = (folded(x, fold) for x in (grad.to(rows.dtype), out, logsum))
+        slope_of_sums = None if grad_sums is None else folded(grad_sums, fold)
         silent = ~sums.isfinite()
         if bool(silent.any()):
             # Rows without a visible key, and rows whose result is NaN, neither get nor give a gradient.
             rows, slope, mixed = (x.masked_fill(silent[..., None], 0) for x in (rows, slope, mixed))
             sums = sums.masked_fill(silent, torch.inf)
+            slope_of_sums = None if slope_of_sums is None else slope_of_sums.masked_fill(silent, 0)
         dropout = _dropout(q, k, dropout_p, seed, fold)
         masks = Masks(patterns, fold, rows.dtype, transposed=True)
         given = q_code, k_code, code_table, index, place, index_table, dense
         added = _added(given, q, k, fold, group, runs, masks, (needed[3], needed[4], needed[5]))
         wanted = needed[0], needed[1], needed[2]
-        dq, dk, dv = backward(slope, rows, keys, values, mixed, sums, blocks, masks, added, dropout, scale, wanted)
+        given_rows = slope, slope_of_sums, rows, keys, values, mixed, sums
+        dq, dk, dv = backward(*given_rows, blocks, masks, added, dropout, scale, softcap, wanted)
         by_term = (None, None, None) if added is None else added.gradients()
         tables = or_nothing(by_term, (code_table, index_table, dense), q)
         return (
@@ -160,19 +169,19 @@ def _tiled_backward(
 
 
 @_tiled_backward.register_fake
-def _(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _(grad: Tensor, grad_sums: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
     # Out and the sums stand between the first three and the others.
     sources = [rest[place if place < 3 else place + 2] for place in DIFFERENTIABLE]
     return without_data(sources, rest[-1], grad)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    *tensors, ctx.scale, ctx.dropout_p, seed = inputs
-    ctx.mark_non_differentiable(output[1])
+    *tensors, ctx.scale, ctx.softcap, ctx.dropout_p, seed = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors[:3], *output, *tensors[3:], seed)
 
 
-def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, grad: Tensor | None, grad_sums: Tensor | None) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         raise RuntimeError(
             "the tiled kernel's gradient cannot be differentiated again (create_graph=True); "
@@ -180,7 +189,9 @@ def _gradients(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         )
     needed = [ctx.needs_input_grad[place] for place in DIFFERENTIABLE]
     *tensors, seed = ctx.saved_tensors
-    found = torch.ops.maskzoo.tiled_backward(grad, *tensors, ctx.scale, ctx.dropout_p, seed, needed)
+    grad = torch.zeros_like(tensors[3]) if grad is None else grad
+    options = ctx.scale, ctx.softcap, ctx.dropout_p, seed
+    found = torch.ops.maskzoo.tiled_backward(grad, grad_sums, *tensors, *options, needed)
     return tuple(at_places(found, needed, DIFFERENTIABLE, len(ctx.needs_input_grad)))
 
 

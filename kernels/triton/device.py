@@ -9,8 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-WIDEST = 256
-"""Largest width of a head."""
+from maskzoo.kernels.triton import WIDEST
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 

@@ -175,12 +175,14 @@ def backward_pass(
 
 def _shapes(D: int, DV: int, call: Call, configuration: Configuration) -> dict[str, int]:
     """What a kernel is compiled for."""
+    size = call.schedule.size
+    assert size % configuration.block_m == size % configuration.block_n == 0, "a block reaches over a tile"
     return {
         "D": D,
         "DV": DV,
         "BLOCK_D": blocks(D),
         "BLOCK_DV": blocks(DV),
-        "SIZE": call.schedule.size,
+        "SIZE": size,
         "BLOCK_M": configuration.block_m,
         "BLOCK_N": configuration.block_n,
     }

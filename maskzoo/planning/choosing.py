@@ -7,6 +7,7 @@ import torch
 from maskzoo.costs import DENSE_BELOW, Counts, choose
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import Tiles
+from maskzoo.kernels.triton import is_at_hand
 from maskzoo.planning.visibility import TILE, Visibility
 
 HEADS = 8
@@ -45,8 +46,13 @@ def chosen(visibility: Visibility) -> tuple[str, str]:
     )
     kernel, reason = choose(counts, visibility.device)
     if kernel == "dense" and counts.form == "any" and not visibility.dense_fits:
-        return "tiled", "every pair written out would take too much memory"
+        return sparse_kernel(visibility.device), "every pair written out would take too much memory"
     return kernel, f"{reason}, for {counts.units // batch} heads of width 64"
+
+
+def sparse_kernel(device: torch.device) -> str:
+    """The kernel that goes by tiles on a device."""
+    return "triton" if is_at_hand(device) else "tiled"
 
 
 def _of_tiles(tiles: Tiles) -> tuple[int, int]:

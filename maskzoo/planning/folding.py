@@ -93,7 +93,7 @@ class Folded:
             self._code_term(bias, finite=True)
 
     def offsets(self, bias: Bias, visibility: Visibility, form: str) -> Offsets:
-        """What the kernel "tiled" or "edges" adds to the scores; differentiable in the tables."""
+        """What a sparse kernel adds to the scores; differentiable in the tables."""
         term: StoredTerm | ListedTerm | None = None
         stored = self.stored(bias, visibility, form)
         if stored is not None:
@@ -117,7 +117,7 @@ class Folded:
         return reduce(add, terms)
 
     def stored(self, bias: Bias, visibility: Visibility, form: str) -> Stored | None:
-        """The index that has to be stored for a form ("tiled", "edges" or "dense"); None where the codes are enough.
+        """The index that has to be stored for a kernel's form; None where the codes are enough.
 
         It is made when first asked for.
         """
@@ -225,6 +225,8 @@ class Folded:
         reading = Reading(repr(bias), sources, self._q_at.device)
         if form == "tiled":
             return by_tiles(reading, visibility.tiles)
+        if form == "triton":
+            return by_tiles(reading, visibility.blocks)
         if form == "edges":
             return by_pairs(reading, visibility.pairs)
         return by_all(reading, batch, self._q_at.length, self._k_at.length)

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskzoo.biases.base import Bias
 from maskzoo.biases.dense import Dense
 from maskzoo.biases.parsing import parse
-from maskzoo.planning.choosing import DENSE_WITH_BIAS_BELOW
+from maskzoo.planning.choosing import DENSE_WITH_BIAS_BELOW, sparse_kernel
 from maskzoo.planning.folding import Folded
 from maskzoo.planning.result import Plan
 from maskzoo.planning.visibility import Visibility
@@ -58,7 +58,7 @@ def biased(made: Plan, bias: Bias, q_at: Positions, k_at: Positions) -> Plan:
         own[bias] = Folded(bias, q_at, k_at)
     if made.kernel == "dense" and made.query_length * made.key_length >= DENSE_WITH_BIAS_BELOW:
         reason = "it adds the bias to scores as they are computed; dense writes one out for every pair and head"
-        made = replace(made, kernel="tiled", reason=reason)
+        made = replace(made, kernel=sparse_kernel(made.device), reason=reason)
     return replace(made, bias=bias, folded=own[bias])
 
 

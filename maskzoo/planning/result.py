@@ -11,6 +11,7 @@ from maskzoo.biases.base import Bias
 from maskzoo.kernels.offsets import Offsets
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import Tiles
+from maskzoo.kernels.triton.schedule import Schedule
 from maskzoo.planning.folding import Folded
 from maskzoo.planning.visibility import MOST_DENSE_PAIRS, Visibility
 
@@ -41,6 +42,8 @@ class Plan:
         # What the kernel reads is made now, so that a compiled model finds it in its place.
         if self.kernel == "tiled":
             self.tiles  # noqa: B018
+        elif self.kernel == "triton":
+            self.schedule  # noqa: B018
         elif self.kernel == "edges":
             self.pairs  # noqa: B018
         elif self.form == "any" or self.bias is not None or self.empty is not None:
@@ -104,6 +107,11 @@ class Plan:
         return self.visibility.tiles
 
     @property
+    def schedule(self) -> Schedule:
+        """Visible pairs as the GPU kernel walks through them."""
+        return self.visibility.schedule
+
+    @property
     def pairs(self) -> Pairs:
         """Visible pairs as a list."""
         return self.visibility.pairs
@@ -137,7 +145,7 @@ class Plan:
         return None if self.bias is None or self.folded is None else self.folded.scores(self.bias, self.visibility)
 
     def offsets(self, form: str) -> Offsets | None:
-        """The bias as the kernel "tiled" or "edges" reads it; differentiable in its tables."""
+        """The bias as the kernel "tiled", "triton" or "edges" reads it; differentiable in its tables."""
         if self.bias is None or self.folded is None:
             return None
         return self.folded.offsets(self.bias, self.visibility, form)

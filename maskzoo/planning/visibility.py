@@ -12,12 +12,16 @@ from maskzoo.kernels import pairs as pairs_of
 from maskzoo.kernels import tiles as tiles_of
 from maskzoo.kernels.pairs import Pairs
 from maskzoo.kernels.tiles import FULL, Tiles
+from maskzoo.kernels.triton.schedule import Schedule, scheduled
 
 MOST_DENSE_PAIRS = 2**30
 """Query–key pairs, times heads where heads differ, that may be written out one byte each."""
 
 TILE = 64
 """Side of a plan's tiles."""
+
+BLOCK = 128
+"""Side of the tiles that the GPU kernel walks through."""
 
 
 class Visibility:
@@ -57,6 +61,16 @@ class Visibility:
         """As a list."""
         return pairs_of.from_tiles(self.tiles)
 
+    @cached_property
+    def blocks(self) -> Tiles:
+        """As runs of larger tiles."""
+        return tiles_of.coarser(self.tiles, BLOCK)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The larger tiles as the GPU kernel walks through them."""
+        return scheduled(self.blocks)
+
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """B or 1, H or 1, Tq, Tk."""
@@ -80,7 +94,7 @@ class Visibility:
     @property
     def bytes(self) -> int:
         """Memory of all forms that have been made."""
-        made = [self.__dict__[name] for name in ("dense", "tiles", "pairs") if name in self.__dict__]
+        made = [self.__dict__[name] for name in ("dense", "tiles", "pairs", "schedule") if name in self.__dict__]
         return sum(x.numel() * x.element_size() if isinstance(x, Tensor) else x.bytes for x in made)
 
     @cached_property
@@ -139,7 +153,10 @@ class Visibility:
 
     def to(self, device: torch.device | str) -> Visibility:
         """The same on another device."""
-        return Visibility(self.found.to(device))
+        moved = Visibility(self.found.to(device))
+        if "schedule" in self.__dict__:
+            moved.schedule = self.schedule.to(device)
+        return moved
 
 
 def _seen_in_tiles(tiles: Tiles) -> Tensor:

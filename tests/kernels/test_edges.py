@@ -30,7 +30,7 @@ def with_gradients(out, inputs):
 
 def assert_equals_reference(inputs, visible, tolerance, pairs=None):
     scale = inputs[0].shape[-1] ** -0.5
-    got = with_gradients(edges(*inputs, pairs or listed(visible), scale=scale), inputs)
+    got = with_gradients(edges(*inputs, pairs or listed(visible), scale=scale)[0], inputs)
     expected = with_gradients(reference(*inputs, visible, scale=scale)[0], inputs)
     for name, a, b in zip(("out", "dq", "dk", "dv"), got, expected, strict=True):
         torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance, msg=lambda text, name=name: f"{name}: {text}")
@@ -74,7 +74,7 @@ def test_heads_that_share_a_rule_out_of_order():
 def test_equals_reference_in_each_dtype(dtype, tolerance, kv_heads):
     visible = torch.rand(1, 1, 129, 129) < 0.1
     inputs = drawn(2, 4, kv_heads, (129, 129), (32, 24), dtype)
-    assert edges(*inputs, listed(visible), scale=1.0).dtype == dtype
+    assert edges(*inputs, listed(visible), scale=1.0)[0].dtype == dtype
     assert_equals_reference(inputs, visible, tolerance)
 
 
@@ -95,14 +95,14 @@ def test_gradients_in_float64():
     visible[:, :, 2] = False
     pairs = listed(visible)
     inputs = drawn(2, 2, 1, (5, 6), (3, 4))
-    assert torch.autograd.gradcheck(lambda *x: edges(*x, pairs, scale=0.5), inputs)
+    assert torch.autograd.gradcheck(lambda *x: edges(*x, pairs, scale=0.5)[0], inputs)
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2)])
 def test_only_gradients_that_are_needed(wanted):
     visible = torch.rand(1, 1, 20, 20) < 0.3
     inputs = [x.detach().requires_grad_(i in wanted) for i, x in enumerate(drawn(1, 2, 2, (20, 20), (8, 8)))]
-    edges(*inputs, listed(visible), scale=0.3).square().sum().backward()
+    edges(*inputs, listed(visible), scale=0.3)[0].square().sum().backward()
     got = [x.grad for x in inputs]
     expected = [x.detach().requires_grad_() for x in inputs]
     reference(*expected, visible, scale=0.3)[0].square().sum().backward()
@@ -117,7 +117,7 @@ def test_empty_rows_are_exact_zeros():  # case B1, B2
     visible[0, :, 4:] = False
     visible[1] = False
     inputs = drawn(2, 2, 2, (8, 8), (4, 4), torch.float32)
-    out, *gradients = with_gradients(edges(*inputs, listed(visible), scale=0.5), inputs)
+    out, *gradients = with_gradients(edges(*inputs, listed(visible), scale=0.5)[0], inputs)
     assert (out[0, :, 4:] == 0).all() and (out[1] == 0).all()
     assert all(x.isfinite().all() and (x[1] == 0).all() for x in gradients)
     assert (gradients[0][0, :, 4:] == 0).all()
@@ -132,7 +132,7 @@ def test_what_is_not_finite_stays_where_it_is_visible(poison, dtype, which):  # 
     inputs = [x.detach() for x in drawn(2, 2, 2, (20, 20), (8, 8), dtype)]
     inputs[which][0, 1, 7, 3] = poison
     inputs = [x.requires_grad_() for x in inputs]
-    got = with_gradients(edges(*inputs, listed(visible), scale=0.3), inputs)
+    got = with_gradients(edges(*inputs, listed(visible), scale=0.3)[0], inputs)
     expected = with_gradients(reference(*inputs, visible, scale=0.3)[0], inputs)
     assert got[0].isnan().any() and not got[0].isnan().all()
     assert all(gradient.isfinite().all() for gradient in got[1:])
@@ -147,7 +147,7 @@ def test_a_bad_key_that_nobody_sees_is_not_felt():
     inputs = [x.detach() for x in drawn(1, 2, 2, (20, 20), (8, 8))]
     inputs[1][:, :, 7], inputs[2][:, :, 7] = math.nan, math.inf
     inputs = [x.requires_grad_() for x in inputs]
-    results = with_gradients(edges(*inputs, listed(visible), scale=0.3), inputs)
+    results = with_gradients(edges(*inputs, listed(visible), scale=0.3)[0], inputs)
     assert all(x.isfinite().all() for x in results)
     assert (results[2][:, :, 7] == 0).all() and (results[3][:, :, 7] == 0).all()
 
@@ -157,7 +157,7 @@ def test_scores_of_any_size_keep_finite_gradients():  # cases B5, B6
     visible = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
     inputs = [(q * 300).detach().requires_grad_(), (k * 300).detach().requires_grad_(), v]
     assert_equals_reference(inputs, visible, 1e-2)
-    assert all(x.isfinite().all() for x in with_gradients(edges(*inputs, listed(visible), scale=1.0), inputs))
+    assert all(x.isfinite().all() for x in with_gradients(edges(*inputs, listed(visible), scale=1.0)[0], inputs))
 
 
 def test_dropout_keeps_the_mask_and_the_mean():  # case B13
@@ -165,8 +165,8 @@ def test_dropout_keeps_the_mask_and_the_mean():  # case B13
     v = torch.eye(8)[None, None]
     pairs = listed(torch.ones(1, 1, 8, 8, dtype=torch.bool).tril())
     with torch.no_grad():
-        samples = torch.stack([edges(q, k, v, pairs, scale=0.5, dropout_p=0.3) for _ in range(600)])
-        whole = edges(q, k, v, pairs, scale=0.5)
+        samples = torch.stack([edges(q, k, v, pairs, scale=0.5, dropout_p=0.3)[0] for _ in range(600)])
+        whole = edges(q, k, v, pairs, scale=0.5)[0]
     assert (samples.triu(1) == 0).all()
     assert (samples[:, 0, 0].tril() == 0).any()
     torch.testing.assert_close(samples.mean(0), whole, atol=0.08, rtol=0)
@@ -179,11 +179,11 @@ def test_dropout_has_the_gradient_of_what_it_drew(monkeypatch):
 
     def once(*x):
         torch.manual_seed(5)
-        return edges(*x, pairs, scale=0.5, dropout_p=0.4)
+        return edges(*x, pairs, scale=0.5, dropout_p=0.4)[0]
 
     assert torch.autograd.gradcheck(once, inputs)
     torch.manual_seed(5)
-    first, second = (edges(*inputs, pairs, scale=0.5, dropout_p=0.4) for _ in range(2))
+    first, second = (edges(*inputs, pairs, scale=0.5, dropout_p=0.4)[0] for _ in range(2))
     assert torch.equal(first, once(*inputs)) and not torch.equal(first, second)
 
 
@@ -195,7 +195,7 @@ def test_the_same_bits_each_time(threads, dropout_p):
 
     def once():
         torch.manual_seed(3)
-        return with_gradients(edges(*inputs, pairs, scale=0.2, dropout_p=dropout_p), inputs)
+        return with_gradients(edges(*inputs, pairs, scale=0.2, dropout_p=dropout_p)[0], inputs)
 
     torch.set_num_threads(threads)
     try:
@@ -208,7 +208,7 @@ def test_the_same_bits_each_time(threads, dropout_p):
 def test_second_derivative_says_what_to_do():
     pairs = listed(torch.rand(1, 1, 5, 5) < 0.7)
     inputs = drawn(1, 1, 1, (5, 5), (3, 3))
-    out = edges(*inputs, pairs, scale=0.5)
+    out = edges(*inputs, pairs, scale=0.5)[0]
     (gradient,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="backend='reference'"):
         torch.autograd.grad(gradient.sum(), inputs[0])
@@ -220,14 +220,16 @@ def test_compiles_in_one_piece():
     inputs = drawn(2, 2, 1, (20, 20), (8, 8), torch.float32)
 
     def block(q, k, v):
-        return edges(q * 2, k, v, pairs, scale=0.3) + 1
+        return edges(q * 2, k, v, pairs, scale=0.3)[0] + 1
 
     compiled = torch.compile(block, fullgraph=True, backend="aot_eager")
     for mine, other in zip(
         with_gradients(compiled(*inputs), inputs), with_gradients(block(*inputs), inputs), strict=True
     ):
         torch.testing.assert_close(mine, other)
-    dropped = torch.compile(lambda *x: edges(*x, pairs, scale=0.3, dropout_p=0.5), fullgraph=True, backend="aot_eager")
+    dropped = torch.compile(
+        lambda *x: edges(*x, pairs, scale=0.3, dropout_p=0.5)[0], fullgraph=True, backend="aot_eager"
+    )
     assert all(x.isfinite().all() for x in with_gradients(dropped(*inputs), inputs))
 
 
@@ -235,7 +237,7 @@ def test_operators_keep_their_contract():
     pairs = listed(torch.rand(1, 1, 6, 6) < 0.5)
     inputs = drawn(1, 2, 1, (6, 6), (4, 5), torch.float32)
     seed = torch.zeros((), dtype=torch.int64)
-    arguments = (*inputs, pairs.group, pairs.start, pairs.key, *[None] * 7, seed, 0.5, 0.0)
+    arguments = (*inputs, pairs.group, pairs.start, pairs.key, *[None] * 7, seed, 0.5, 2.0, 0.0)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     results = torch.library.opcheck(torch.ops.maskzoo.edges.default, arguments, test_utils=checks)
     assert set(results.values()) == {"SUCCESS"}
@@ -257,7 +259,7 @@ def test_memory_does_not_follow_the_square_of_the_length():
     inputs = drawn(1, heads, heads, (length, length), (width, width), torch.float32)
     gc.collect()
     rows, listed_pairs = heads * length * width * 4, heads * len(pairs.key) * 8
-    largest = largest_allocation(lambda: edges(*inputs, pairs, scale=0.25).sum().backward())
+    largest = largest_allocation(lambda: edges(*inputs, pairs, scale=0.25)[0].sum().backward())
     assert 0 < largest <= 2 * max(rows, listed_pairs) < length**2 / 4
 
 
@@ -266,7 +268,7 @@ def test_nothing_of_the_pairs_is_kept_between_forward_and_backward():
     inputs = drawn(1, 2, 2, (50, 50), (4, 4))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
-        edges(*inputs, pairs, scale=0.25)
+        edges(*inputs, pairs, scale=0.25)[0]
     shapes = {tuple(shape) for shape in kept}
     assert shapes == {(1, 2, 50, 4), (1, 2, 50), (1, 1), (51,), tuple(pairs.key.shape), ()}
 
@@ -276,7 +278,7 @@ def test_inputs_are_left_alone():
     inputs = [x.detach() for x in drawn(1, 2, 2, (20, 20), (4, 4), torch.float32)]
     inputs[0][0, 0, 0, 0] = math.inf
     before = copy.deepcopy([*inputs, pairs])
-    edges(*[x.requires_grad_() for x in inputs], pairs, scale=0.25).nan_to_num().sum().backward()
+    edges(*[x.requires_grad_() for x in inputs], pairs, scale=0.25)[0].nan_to_num().sum().backward()
     assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=False))
     assert torch.equal(pairs.key, before[-1].key) and torch.equal(pairs.start, before[-1].start)
 
@@ -319,7 +321,7 @@ def offset_scores(offsets, pairs):
 
 def assert_offsets_equal_reference(inputs, visible, pairs, offsets, tolerance=1e-9):
     sources = [*inputs, *tables(offsets)]
-    got = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets), sources)
+    got = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets)[0], sources)
     exact = [x.double() for x in inputs]
     expected = with_gradients(reference(*exact, visible, offset_scores(offsets, pairs), scale=0.4)[0], sources)
     for mine, other in zip(got, expected, strict=True):
@@ -363,7 +365,7 @@ def test_half_precision_keeps_offsets_in_float32(number):
     offsets = offset_by(KINDS, pairs, 4, dtype=torch.float32, number=number)
     inputs = drawn(1, 4, 2, (65, 65), (8, 8), torch.bfloat16)
     assert_offsets_equal_reference(inputs, visible, pairs, offsets, 4e-2)
-    gradients = torch.autograd.grad(edges(*inputs, pairs, scale=0.4, offsets=offsets).sum(), tables(offsets))
+    gradients = torch.autograd.grad(edges(*inputs, pairs, scale=0.4, offsets=offsets)[0].sum(), tables(offsets))
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
 
 
@@ -383,7 +385,7 @@ def test_gradients_of_offsets_in_float64(kind, dropout_p):
             values if kind == "dense" else None,
         )
         torch.manual_seed(4)
-        return edges(q, k, v, pairs, scale=0.5, dropout_p=dropout_p, offsets=given)
+        return edges(q, k, v, pairs, scale=0.5, dropout_p=dropout_p, offsets=given)[0]
 
     assert torch.autograd.gradcheck(once, [*drawn(2, 2, 1, (5, 6), (3, 4)), *tables(offsets)])
 
@@ -392,9 +394,9 @@ def test_gradients_of_offsets_in_float64(kind, dropout_p):
 def test_only_the_offsets_may_be_learned(kinds):
     pairs = listed(torch.rand(2, 1, 30, 30) < 0.3)
     offsets, inputs = offset_by(kinds, pairs, 4, 2), drawn(2, 4, 2, (30, 30), (8, 8))
-    every = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets), [*inputs, *tables(offsets)])
+    every = with_gradients(edges(*inputs, pairs, scale=0.4, offsets=offsets)[0], [*inputs, *tables(offsets)])
     frozen = [x.detach() for x in inputs]
-    got = with_gradients(edges(*frozen, pairs, scale=0.4, offsets=offsets), tables(offsets))
+    got = with_gradients(edges(*frozen, pairs, scale=0.4, offsets=offsets)[0], tables(offsets))
     assert all(torch.equal(a, b) for a, b in zip(got[1:], every[4:], strict=True))
 
 
@@ -403,7 +405,7 @@ def test_a_row_offset_by_minus_infinity_sees_nothing():
     dense = torch.randn(1, 2, 20, 20)
     dense[..., 5, :] = dense[..., 9, :5] = -math.inf
     inputs, given = drawn(1, 2, 2, (20, 20), (8, 8), torch.float32), Offsets(dense=dense.requires_grad_())
-    out = edges(*inputs, listed(visible), scale=0.3, offsets=given)
+    out = edges(*inputs, listed(visible), scale=0.3, offsets=given)[0]
     torch.testing.assert_close(out, reference(*inputs, visible, dense, scale=0.3)[0])
     assert (out[:, :, 5] == 0).all()
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(out.sum(), [*inputs, dense]))
@@ -417,7 +419,7 @@ def test_what_is_not_finite_is_felt_as_without_offsets(poison):
     inputs = [x.detach() for x in drawn(2, 2, 2, (20, 20), (8, 8))]
     inputs[0][0, 1, 4, 0] = inputs[1][0, 1, 9, 2] = poison
     sources = [*(x.requires_grad_() for x in inputs), *tables(offsets)]
-    got = with_gradients(edges(*inputs, pairs, scale=0.3, offsets=offsets), sources)
+    got = with_gradients(edges(*inputs, pairs, scale=0.3, offsets=offsets)[0], sources)
     expected = with_gradients(reference(*inputs, visible, offset_scores(offsets, pairs), scale=0.3)[0], sources)
     assert got[0].isnan().any() and all(x.isfinite().all() for x in got[1:])
     for mine, other in zip(got, expected, strict=True):
@@ -431,7 +433,7 @@ def test_the_same_bits_each_time_with_offsets(threads):
 
     def once():
         torch.manual_seed(3)
-        out = edges(*inputs, pairs, scale=0.2, dropout_p=0.2, offsets=offsets)
+        out = edges(*inputs, pairs, scale=0.2, dropout_p=0.2, offsets=offsets)[0]
         return with_gradients(out, [*inputs, *tables(offsets)])
 
     torch.set_num_threads(threads)
@@ -449,7 +451,7 @@ def test_compiles_in_one_piece_with_offsets():
 
     def step(q, k, v, by_code, by_index, dense):
         given = Offsets(CodeTerm(code.q_code, code.k_code, by_code * 2), ListedTerm(stored.index, by_index), dense)
-        return edges(q * 2, k, v, pairs, scale=0.3, offsets=given) + 1
+        return edges(q * 2, k, v, pairs, scale=0.3, offsets=given)[0] + 1
 
     sources = [*drawn(2, 2, 1, (20, 20), (8, 8), torch.float32), *tables(offsets)]
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
@@ -459,5 +461,7 @@ def test_compiles_in_one_piece_with_offsets():
         torch.testing.assert_close(mine, other)
     arguments = (pairs.group, pairs.start, pairs.key, code.q_code, code.k_code, code.table)
     arguments = (*sources[:3], *arguments, stored.index, None, stored.table, offsets.dense)
-    results = torch.library.opcheck(torch.ops.maskzoo.edges.default, (*arguments, torch.zeros(()).long(), 0.5, 0.0))
+    results = torch.library.opcheck(
+        torch.ops.maskzoo.edges.default, (*arguments, torch.zeros(()).long(), 0.5, 2.0, 0.0)
+    )
     assert set(results.values()) == {"SUCCESS"}

@@ -70,9 +70,9 @@ def test_three_scores_with_the_third_masked(kernel):  # case A2
 def test_weights_of_the_first_two_cases():  # cases A1, A2
     q, k = from_scores([[0.0, math.log(2), math.log(4)]])
     v = torch.zeros(1, 1, 3, 1, dtype=torch.float64)
-    _, weights = reference(q, k, v, torch.ones(1, 3, dtype=torch.bool), scale=1.0)
+    _, weights, _ = reference(q, k, v, torch.ones(1, 3, dtype=torch.bool), scale=1.0)
     torch.testing.assert_close(weights[0, 0, 0], torch.tensor([1, 2, 4]).double() / 7)
-    _, weights = reference(q, k, v, torch.tensor([[True, True, False]]), scale=1.0)
+    _, weights, _ = reference(q, k, v, torch.tensor([[True, True, False]]), scale=1.0)
     torch.testing.assert_close(weights[0, 0, 0], torch.tensor([1, 2, 0]).double() / 3)
 
 
@@ -80,7 +80,7 @@ def test_causal_weights():  # case A3
     q, k = from_scores([[2, 1.5, 3], [1, 2.5, 0.5], [0.5, 1, 2]])
     v = torch.eye(3, dtype=torch.float64)[None, None]
     causal = torch.ones(3, 3, dtype=torch.bool).tril()
-    out, weights = reference(q, k, v, causal, scale=1.0)
+    out, weights, _ = reference(q, k, v, causal, scale=1.0)
     expected = torch.tensor([[1, 0, 0], [0.182, 0.818, 0], [0.140, 0.231, 0.629]], dtype=torch.float64)
     torch.testing.assert_close(weights[0, 0], expected, atol=5e-4, rtol=0)
     assert (weights[0, 0].triu(1) == 0).all()

@@ -17,16 +17,16 @@ def dropped_weights(q, k, visible, seed, dropout_p=0.3):
     """The weights after dropout: those that mix an identity."""
     torch.manual_seed(seed)
     eye = torch.eye(k.shape[2], dtype=q.dtype).expand(len(q), k.shape[1], -1, -1)
-    return tiled(q, k, eye, from_visible(visible, 8), scale=0.5, dropout_p=dropout_p)
+    return tiled(q, k, eye, from_visible(visible, 8), scale=0.5, dropout_p=dropout_p)[0]
 
 
 def test_the_seed_decides_and_each_call_draws_anew():
     q, k, v = (torch.randn(1, 2, 40, 4) for _ in range(3))
     tiles = from_visible(causal(40), 8)
     torch.manual_seed(1)
-    first, second = (tiled(q, k, v, tiles, scale=0.5, dropout_p=0.5) for _ in range(2))
+    first, second = (tiled(q, k, v, tiles, scale=0.5, dropout_p=0.5)[0] for _ in range(2))
     torch.manual_seed(1)
-    assert torch.equal(first, tiled(q, k, v, tiles, scale=0.5, dropout_p=0.5))
+    assert torch.equal(first, tiled(q, k, v, tiles, scale=0.5, dropout_p=0.5)[0])
     assert not torch.equal(first, second)
 
 
@@ -34,7 +34,7 @@ def test_the_seed_decides_and_each_call_draws_anew():
 def test_kept_weights_are_scaled_and_the_others_zero(kv_heads):
     q, k = torch.randn(2, 4, 64, 4).double(), torch.randn(2, kv_heads, 64, 4).double()
     got = dropped_weights(q, k, causal(64), seed=0)
-    _, full = reference(q, k, k, causal(64), scale=0.5)
+    _, full, _ = reference(q, k, k, causal(64), scale=0.5)
     kept = got != 0
     torch.testing.assert_close(got, torch.where(kept, full / 0.7, 0.0))
     share = kept.sum() / (2 * 4 * 64 * 65 / 2)
@@ -51,7 +51,7 @@ def test_gradients_are_those_of_the_same_dropped_weights(kv_heads, length):
     visible = causal(length)
     kept = dropped_weights(sources[0].detach(), sources[1].detach(), visible, seed=7) != 0
     torch.manual_seed(7)
-    out = tiled(*sources, from_visible(visible, 8), scale=0.5, dropout_p=0.3)
+    out = tiled(*sources, from_visible(visible, 8), scale=0.5, dropout_p=0.3)[0]
     q, k, v = sources
     k, v = (x.repeat_interleave(4 // kv_heads, 1) for x in (k, v))
     weights = (q @ k.mT * 0.5).masked_fill(~visible, -torch.inf).softmax(-1)
@@ -73,8 +73,8 @@ def test_the_mask_does_not_depend_on_how_the_work_is_cut():
 def test_the_mean_is_that_without_dropout():
     q, k, v = (torch.randn(1, 1, 16, 4) for _ in range(3))
     tiles = from_visible(causal(16), 8)
-    mean = torch.stack([tiled(q, k, v, tiles, scale=0.5, dropout_p=0.3) for _ in range(400)]).mean(0)
-    torch.testing.assert_close(mean, tiled(q, k, v, tiles, scale=0.5), atol=0.15, rtol=0)
+    mean = torch.stack([tiled(q, k, v, tiles, scale=0.5, dropout_p=0.3)[0] for _ in range(400)]).mean(0)
+    torch.testing.assert_close(mean, tiled(q, k, v, tiles, scale=0.5)[0], atol=0.15, rtol=0)
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])

@@ -28,7 +28,7 @@ def test_same_rows_and_gradients_as_the_reference(value, rule, dtype):
     sources = poisoned(value, [(0, 0, 1, 4), (0, 1, 0, 7), (1, 0, 1, 9), (2, 1, 0, 30)], dtype)
     exact = [x.detach().double().requires_grad_() for x in sources]
     expected = reference(*exact, visible, scale=0.4)[0]
-    out = tiled(*sources, from_visible(visible, 8), scale=0.4)
+    out = tiled(*sources, from_visible(visible, 8), scale=0.4)[0]
     tolerance = {torch.float64: 1e-9, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
     assert out.isnan().any()
     torch.testing.assert_close(out.double(), expected, equal_nan=True, atol=tolerance, rtol=tolerance)
@@ -56,7 +56,7 @@ def test_hidden_garbage_changes_no_bit(value, scale, length):
         x.requires_grad_()
     results = []
     for sources in (clean, dirty):
-        out = tiled(*sources, tiles, scale=scale)
+        out = tiled(*sources, tiles, scale=scale)[0]
         results.append([out, *torch.autograd.grad(out[:, :, :real].sum(), sources)])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
@@ -74,7 +74,7 @@ def test_scores_that_overflow_in_hidden_pairs_of_a_seen_tile(dropout_p):
             v[:, :, 12:] = -garbage
             q[:, :, :, 0] = 1e3
         torch.manual_seed(0)
-        out = tiled(q, k, v, from_visible(visible, 16), scale=0.4, dropout_p=dropout_p)
+        out = tiled(q, k, v, from_visible(visible, 16), scale=0.4, dropout_p=dropout_p)[0]
         grads = torch.autograd.grad(out, (q, k, v), torch.full_like(out, 1e3))
         assert all(x.isfinite().all() for x in (out, *grads))
         results.append([out, *grads])

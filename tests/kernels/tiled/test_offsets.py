@@ -95,7 +95,7 @@ def assert_equals_reference(sources, visible, tiles, offsets, tolerance=1e-9):
     """Values and all gradients."""
     with_gradient = [*sources, *tables(offsets)]
     expected = reference(*(x.double() for x in sources), visible, scores(offsets, tiles), scale=0.3)[0]
-    out = tiled(*sources, tiles, scale=0.3, offsets=offsets)
+    out = tiled(*sources, tiles, scale=0.3, offsets=offsets)[0]
     assert out.dtype == sources[0].dtype
     weight = torch.randn_like(expected)
     wanted = [expected, *torch.autograd.grad(expected, with_gradient, weight)]
@@ -188,7 +188,7 @@ def test_half_precision_keeps_offsets_in_float32(kv_heads, number):
     offsets = Offsets(offsets.code, stored_term(tiles, 4, 100, torch.float32, number), offsets.dense)
     sources = inputs(1, (4, kv_heads), (129, 129), dtype=torch.bfloat16)
     assert_equals_reference(sources, visible, tiles, offsets, 4e-2)
-    gradients = torch.autograd.grad(tiled(*sources, tiles, scale=0.3, offsets=offsets).sum(), tables(offsets))
+    gradients = torch.autograd.grad(tiled(*sources, tiles, scale=0.3, offsets=offsets)[0].sum(), tables(offsets))
     assert {gradient.dtype for gradient in gradients} == {torch.float32}
 
 
@@ -207,7 +207,7 @@ def test_gradients_in_float64(kinds):
             None if code or stored else values,
         )
         torch.manual_seed(1)
-        return tiled(q, k, v, tiles, scale=0.5, dropout_p=0.3, offsets=given)
+        return tiled(q, k, v, tiles, scale=0.5, dropout_p=0.3, offsets=given)[0]
 
     assert torch.autograd.gradcheck(once, [*sources, table])
 
@@ -219,17 +219,17 @@ def test_only_the_offsets_may_be_learned(kinds, kv_heads):
     tiles, offsets = made(kinds, visible, 16, 4, (100, 100))
     sources = inputs(2, (4, kv_heads), (100, 100))
     every = torch.autograd.grad(
-        tiled(*sources, tiles, scale=0.5, offsets=offsets).sin().sum(), [*sources, *tables(offsets)]
+        tiled(*sources, tiles, scale=0.5, offsets=offsets)[0].sin().sum(), [*sources, *tables(offsets)]
     )
     frozen = [x.detach() for x in sources]
-    got = torch.autograd.grad(tiled(*frozen, tiles, scale=0.5, offsets=offsets).sin().sum(), tables(offsets))
+    got = torch.autograd.grad(tiled(*frozen, tiles, scale=0.5, offsets=offsets)[0].sin().sum(), tables(offsets))
     assert all(torch.equal(one, other) for one, other in zip(got, every[3:], strict=True))
     fixed = Offsets(
         offsets.code and CodeTerm(offsets.code.q_code, offsets.code.k_code, offsets.code.table.detach()),
         offsets.stored and StoredTerm(offsets.stored.index, offsets.stored.place, offsets.stored.table.detach()),
         None if offsets.dense is None else offsets.dense.detach(),
     )
-    got = torch.autograd.grad(tiled(*sources, tiles, scale=0.5, offsets=fixed).sin().sum(), sources)
+    got = torch.autograd.grad(tiled(*sources, tiles, scale=0.5, offsets=fixed)[0].sin().sum(), sources)
     assert all(torch.equal(one, other) for one, other in zip(got, every[:3], strict=True))
 
 
@@ -248,7 +248,7 @@ def test_what_hidden_pairs_are_offset_by_changes_no_bit(value, length):
             dense.masked_fill_(~visible, value)
         table.requires_grad_(), dense.requires_grad_()
         given = Offsets(CodeTerm(offsets.code.q_code, offsets.code.k_code, table), None, dense)
-        out = tiled(*sources, tiles, scale=0.3, offsets=given)
+        out = tiled(*sources, tiles, scale=0.3, offsets=given)[0]
         results.append([out, *torch.autograd.grad(out.sin().sum(), [*sources, table, dense])])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     *_, by_table, by_place = results[1]
@@ -262,7 +262,7 @@ def test_a_row_offset_by_minus_infinity_sees_nothing():
     dense = torch.randn(1, 2, 40, 40)
     dense[..., 5, :] = dense[..., 9, :5] = -math.inf
     tiles, given = from_visible(visible, 8), Offsets(dense=dense.requires_grad_())
-    out = tiled(*sources, tiles, scale=0.3, offsets=given)
+    out = tiled(*sources, tiles, scale=0.3, offsets=given)[0]
     torch.testing.assert_close(out, reference(*sources, visible, dense, scale=0.3)[0])
     gradients = torch.autograd.grad(out.sum(), [*sources, dense])
     assert (out[:, :, 5] == 0).all()
@@ -280,7 +280,7 @@ def test_what_is_not_finite_is_felt_as_without_offsets(value):
     sources = [x.requires_grad_() for x in sources]
     assert_equals = torch.testing.assert_close
     expected = reference(*sources, visible, scores(offsets, tiles), scale=0.3)[0]
-    out = tiled(*sources, tiles, scale=0.3, offsets=offsets)
+    out = tiled(*sources, tiles, scale=0.3, offsets=offsets)[0]
     assert out.isnan().any()
     assert_equals(out, expected, equal_nan=True)
     weight = torch.randn_like(out)
@@ -301,7 +301,7 @@ def test_two_runs_give_the_same_bits(threads, kv_heads):
     try:
         for _ in range(3):
             torch.manual_seed(3)
-            out = tiled(*sources, tiles, scale=0.3, dropout_p=0.2, offsets=offsets)
+            out = tiled(*sources, tiles, scale=0.3, dropout_p=0.2, offsets=offsets)[0]
             runs.append([out, *torch.autograd.grad(out.sin().sum(), [*sources, *tables(offsets)])])
     finally:
         torch.set_num_threads(1)
@@ -329,7 +329,7 @@ def test_compiles_in_one_piece():
         given = Offsets(
             CodeTerm(code.q_code, code.k_code, by_code * 2), StoredTerm(stored.index, stored.place, by_index), dense
         )
-        return tiled(q * 2, k, v, tiles, scale=0.5, offsets=given).square().sum()
+        return tiled(q * 2, k, v, tiles, scale=0.5, offsets=given)[0].square().sum()
 
     arguments = [*inputs(1, (2, 1), (40, 40), dtype=torch.float32), *tables(offsets)]
     compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
@@ -345,7 +345,7 @@ def test_the_operator_keeps_what_it_tells_torch():
     code, stored = offsets.code, offsets.stored
     q, k, v = inputs(2, (4, 2), (20, 30), dtype=torch.float32)
     arguments = (q, k, v, tiles.group, *tiles.rows, tiles.patterns, code.q_code, code.k_code, code.table)
-    arguments = (*arguments, stored.index, stored.place, stored.table, offsets.dense, 0.5, 0.0, None)
+    arguments = (*arguments, stored.index, stored.place, stored.table, offsets.dense, 0.5, 2.0, 0.0, None)
     checks = torch.library.opcheck(torch.ops.maskzoo.tiled.default, arguments)
     assert set(checks.values()) == {"SUCCESS"}
 
@@ -358,7 +358,7 @@ def test_nothing_of_queries_by_keys_is_made(rule, codes):
     tiles, offsets = made(["code"], visible, 64, 1, (length, length), codes=codes, dtype=torch.float32)
     sources = inputs(1, (1, 1), (length, length), (4, 4), torch.float32)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        out = tiled(*sources, tiles, scale=0.5, offsets=offsets)
+        out = tiled(*sources, tiles, scale=0.5, offsets=offsets)[0]
         gradients = torch.autograd.grad(out.sum(), [*sources, offsets.code.table])
     largest = max(event.self_cpu_memory_usage for event in profile.events())
     assert 4 * length < largest <= length * length

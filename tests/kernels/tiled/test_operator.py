@@ -38,7 +38,7 @@ def assert_equals_reference(sources, visible, size, scale=0.3, **tolerance):
     """Values and all gradients; those of `reference` from the same numbers in float64."""
     exact = [x.detach().double().requires_grad_() for x in sources]
     expected = reference(*exact, visible, scale=scale)[0]
-    out = tiled(*sources, from_visible(visible, size), scale=scale)
+    out = tiled(*sources, from_visible(visible, size), scale=scale)[0]
     assert out.dtype == sources[0].dtype
     weight = torch.randn_like(expected)
     wanted = [expected, *torch.autograd.grad(expected, exact, weight)]
@@ -83,7 +83,7 @@ def test_equals_reference_where_groups_are_shared_in_any_order():
     group = torch.tensor([[0, 1, 0, 2], [1, 1, 0, 0], [2, 2, 2, 2]])
     tiles = from_visible(rules[None], 8)
     sources = inputs(3, (4, 2), (40, 40), (6, 6))
-    out = tiled(*sources, type(tiles)(**{**vars(tiles), "group": group}), scale=0.4)
+    out = tiled(*sources, type(tiles)(**{**vars(tiles), "group": group}), scale=0.4)[0]
     expected = reference(*sources, rules[group], scale=0.4)[0]
     torch.testing.assert_close(out, expected)
     weight = torch.randn_like(out)
@@ -111,15 +111,15 @@ def test_gradients_in_float64():
     visible = rule("causal", 11, 11).clone()
     visible[..., 4, :] = False
     tiles = from_visible(visible, 8)
-    assert torch.autograd.gradcheck(lambda *x: tiled(*x, tiles, scale=0.5), inputs(1, (2, 1), (11, 11), (3, 4)))
+    assert torch.autograd.gradcheck(lambda *x: tiled(*x, tiles, scale=0.5)[0], inputs(1, (2, 1), (11, 11), (3, 4)))
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
 def test_some_of_the_gradients_are_those_of_all(wanted):
     sources, tiles = inputs(1, (2, 2), (40, 40), (4, 4)), from_visible(rule("causal", 40, 40), 8)
-    every = torch.autograd.grad(tiled(*sources, tiles, scale=0.5).sin().sum(), sources)
+    every = torch.autograd.grad(tiled(*sources, tiles, scale=0.5)[0].sin().sum(), sources)
     some = [x if i in wanted else x.detach() for i, x in enumerate(sources)]
-    got = torch.autograd.grad(tiled(*some, tiles, scale=0.5).sin().sum(), [some[i] for i in wanted])
+    got = torch.autograd.grad(tiled(*some, tiles, scale=0.5)[0].sin().sum(), [some[i] for i in wanted])
     assert all(torch.equal(one, every[i]) for one, i in zip(got, wanted, strict=True))
 
 
@@ -127,7 +127,7 @@ def test_rows_without_a_key_are_zero_and_pass_nothing_on():
     visible = rule("dense", 40, 40).clone()
     visible[..., 3, :] = visible[..., 16:32, :] = False
     sources = inputs(1, (1, 1), (40, 40), (4, 4), torch.float32)
-    out = tiled(*sources, from_visible(visible, 8), scale=0.5)
+    out = tiled(*sources, from_visible(visible, 8), scale=0.5)[0]
     empty = ~visible.any(-1)[0, 0]
     assert (out[:, :, empty] == 0).all()
     assert (out[:, :, ~empty] != 0).all()
@@ -141,7 +141,7 @@ def test_rows_without_a_key_are_zero_and_pass_nothing_on():
 
 def test_no_tile_at_all():
     sources = inputs(1, (1, 1), (20, 30), (4, 4))
-    out = tiled(*sources, from_visible(torch.zeros(1, 1, 20, 30, dtype=torch.bool), 8), scale=0.5)
+    out = tiled(*sources, from_visible(torch.zeros(1, 1, 20, 30, dtype=torch.bool), 8), scale=0.5)[0]
     assert (out == 0).all()
     assert all((grad == 0).all() for grad in torch.autograd.grad(out.sum(), sources))
 
@@ -153,14 +153,14 @@ def test_any_strides():
     contiguous = [x.requires_grad_() for x in dense]
     results = []
     for sources in (swapped, contiguous):
-        out = tiled(*sources, tiles, scale=0.5)
+        out = tiled(*sources, tiles, scale=0.5)[0]
         results.append([out, *torch.autograd.grad(out, sources, torch.ones(1, 1, 1, 8).double().expand_as(out))])
     assert not swapped[0].is_contiguous()
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
     single = dense[1].detach()[:1, :1]
     assert torch.equal(
-        tiled(dense[0], single.expand(2, 2, -1, -1), dense[2], tiles, scale=0.5),
-        tiled(dense[0], single.repeat(2, 2, 1, 1), dense[2], tiles, scale=0.5),
+        tiled(dense[0], single.expand(2, 2, -1, -1), dense[2], tiles, scale=0.5)[0],
+        tiled(dense[0], single.repeat(2, 2, 1, 1), dense[2], tiles, scale=0.5)[0],
     )
 
 
@@ -171,14 +171,14 @@ def test_two_runs_give_the_same_bits(dropout_p):
     runs = []
     for _ in range(2):
         torch.manual_seed(3)
-        out = tiled(*sources, tiles, scale=0.25, dropout_p=dropout_p)
+        out = tiled(*sources, tiles, scale=0.25, dropout_p=dropout_p)[0]
         runs.append([out, *torch.autograd.grad(out.square().sum(), sources)])
     assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
 
 
 def test_a_second_derivative_is_an_error_that_names_the_way_out():
     sources = inputs(1, (1, 1), (8, 8), (4, 4))
-    out = tiled(*sources, from_visible(rule("causal", 8, 8), 8), scale=0.5)
+    out = tiled(*sources, from_visible(rule("causal", 8, 8), 8), scale=0.5)[0]
     with pytest.raises(RuntimeError, match="backend='reference'"):
         torch.autograd.grad(out.sum(), sources, create_graph=True)
 
@@ -186,10 +186,10 @@ def test_a_second_derivative_is_an_error_that_names_the_way_out():
 def test_autocast_does_not_reach_inside():
     sources = inputs(1, (2, 2), (40, 40), (8, 8), torch.float32)
     tiles = from_visible(rule("causal", 40, 40), 8)
-    expected = tiled(*sources, tiles, scale=0.5)
+    expected = tiled(*sources, tiles, scale=0.5)[0]
     wanted = torch.autograd.grad(expected.sum(), sources)
     with torch.autocast("cpu", torch.bfloat16):
-        out = tiled(*sources, tiles, scale=0.5)
+        out = tiled(*sources, tiles, scale=0.5)[0]
         got = torch.autograd.grad(out.sum(), sources)
     assert torch.equal(out, expected)
     assert all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True))
@@ -204,7 +204,7 @@ def test_compiles_into_one_graph_once_for_all_tiles():
 
     @torch.compile(fullgraph=True, backend=backend)
     def step(q, k, v, tiles):
-        return tiled(q.sin(), k, v, tiles, scale=0.5, dropout_p=0.0) * 2
+        return tiled(q.sin(), k, v, tiles, scale=0.5, dropout_p=0.0)[0] * 2
 
     sources = inputs(1, (2, 1), (40, 40), (8, 8))
     for name in ("causal", "window", "sparse", "dense", "documents"):
@@ -217,14 +217,14 @@ def test_compiles_into_one_graph_once_for_all_tiles():
 def test_compiled_training_step_equals_eager():
     @torch.compile(fullgraph=True, backend="aot_eager")
     def step(q, k, v, tiles):
-        return tiled(q * 2, k, v, tiles, scale=0.5, dropout_p=0.1).square().sum()
+        return tiled(q * 2, k, v, tiles, scale=0.5, dropout_p=0.1)[0].square().sum()
 
     sources, tiles = inputs(1, (2, 1), (40, 40), (8, 8)), from_visible(rule("causal", 40, 40), 8)
     torch.manual_seed(5)
     got = torch.autograd.grad(step(*sources, tiles), sources)
     torch.manual_seed(5)
     q, k, v = sources
-    wanted = torch.autograd.grad(tiled(q * 2, k, v, tiles, scale=0.5, dropout_p=0.1).square().sum(), sources)
+    wanted = torch.autograd.grad(tiled(q * 2, k, v, tiles, scale=0.5, dropout_p=0.1)[0].square().sum(), sources)
     for one, other in zip(got, wanted, strict=True):
         torch.testing.assert_close(one, other)
 
@@ -235,13 +235,13 @@ def test_the_operator_keeps_what_it_tells_torch():
     tiles = from_visible(rule("dense", 20, 30), 8)
     arguments = (q.transpose(0, 1).contiguous().transpose(0, 1), k, v, tiles.group, *tiles.rows, tiles.patterns)
     nothing = [None] * 7
-    checks = torch.library.opcheck(torch.ops.maskzoo.tiled.default, (*arguments, *nothing, 0.5, 0.0, None))
+    checks = torch.library.opcheck(torch.ops.maskzoo.tiled.default, (*arguments, *nothing, 0.5, None, 0.0, None))
     assert set(checks.values()) == {"SUCCESS"}
 
 
 def test_an_empty_batch_has_an_empty_result():
     sources = inputs(0, (4, 2), (20, 20), (8, 8))
-    out = tiled(*sources, from_visible(rule("causal", 20, 20), 8), scale=0.5)
+    out = tiled(*sources, from_visible(rule("causal", 20, 20), 8), scale=0.5)[0]
     assert out.shape == (0, 4, 20, 8)
     grads = torch.autograd.grad(out.sum(), sources)
     assert [grad.shape for grad in grads] == [x.shape for x in sources]
@@ -251,7 +251,7 @@ def test_works_in_inference_mode():
     with torch.inference_mode():
         q, k, v = (torch.randn(1, 1, 20, 4) for _ in range(3))
         visible = rule("causal", 20, 20)
-        out = tiled(q, k, v, from_visible(visible, 8), scale=0.5)
+        out = tiled(q, k, v, from_visible(visible, 8), scale=0.5)[0]
         expected = reference(q, k, v, visible, scale=0.5)[0]
     torch.testing.assert_close(out, expected)
 
@@ -265,6 +265,6 @@ def test_nothing_of_queries_by_keys_is_made(name, poison):
     with torch.no_grad():
         sources[1][0, 0, 5, 0] = poison
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        torch.autograd.grad(tiled(*sources, tiles, scale=0.5).sum(), sources)
+        torch.autograd.grad(tiled(*sources, tiles, scale=0.5)[0].sum(), sources)
     largest = max(event.self_cpu_memory_usage for event in profile.events())
     assert 4 * length < largest <= 4 * length * length / 8
