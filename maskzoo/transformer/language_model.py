@@ -107,6 +107,10 @@ class LanguageModel(nn.Module):
         """
         return plan(self.mask, at, bias=self.bias, heads=self.config.heads, k_at=k_at)
 
+    def audit_rule(self) -> tuple[Mask, int]:
+        """The rule, and how many layers apply it, for `maskzoo.audit.check`."""
+        return self.mask, self.config.layers
+
     def new_cache(self, batch: int, capacity: int) -> Cache:
         """An empty cache on this model's device, in the number type that its keys are computed in."""
         weight = self.embedding.weight
