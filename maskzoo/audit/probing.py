@@ -35,12 +35,26 @@ def probed(
 ) -> Leak | None:
     """Probe some outputs, and name a pair of the one that moves the most.
 
+    All rows of the batch are probed at once; what that finds must also show when inputs of one row alone are changed.
+
     Args:
         permitted: bool [B or 1, Tq, Tk].
         queries: which outputs; all others that may see none of the same inputs are watched along.
         draws: how many values the inputs get.
     """
+    found = _probed(subject, permitted, queries, seed, draws, None)
+    if found is None or subject.batch == 1:
+        return found
+    by_row = [_probed(subject, permitted, queries, seed, draws, row) for row in range(subject.batch)]
+    return max((leak for leak in by_row if leak is not None), key=lambda leak: leak.size, default=None)
+
+
+def _probed(
+    subject: Subject, permitted: Tensor, queries: Sequence[int], seed: int, draws: int, only: int | None
+) -> Leak | None:
     permitted = permitted.expand(subject.batch, -1, -1)
+    if only is not None:
+        permitted = permitted | (torch.arange(subject.batch) != only)[:, None, None]
     base = subject.run()
     allowed = max(rounding(base), 4 * float(difference(base, subject.run()).max()))
     worst, found, wrong = allowed, None, torch.zeros(base.shape[:2], dtype=torch.bool)
@@ -50,6 +64,8 @@ def probed(
         if not hidden.any():
             continue
         untouched = ~(permitted & hidden[:, None]).any(-1)  # [B, Tq]
+        if only is not None:
+            untouched &= (torch.arange(subject.batch) == only)[:, None]
         for values in subject.substitutes(draws, generator):
             changed = _mixed(subject, values, hidden)
             moved = difference(base, subject.run(changed)).masked_fill(~untouched, 0.0)
