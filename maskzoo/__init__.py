@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from maskzoo import adapters, biases, masks
+    from maskzoo import adapters, audit, biases, masks
     from maskzoo.attention import attend
     from maskzoo.biases.base import Bias, OffsetBias, register_bias
     from maskzoo.checkpoint import load
@@ -28,6 +28,7 @@ __all__ = [
     "Positions",
     "adapters",
     "attend",
+    "audit",
     "biases",
     "draw",
     "draw_bias",
@@ -55,7 +56,7 @@ _PLACES = {
     "register_bias": "maskzoo.biases.base",
     "register_mask": "maskzoo.masks.base",
 }
-_MODULES = ("adapters", "biases", "masks")
+_MODULES = ("adapters", "audit", "biases", "masks")
 
 
 def __getattr__(name: str) -> Any:

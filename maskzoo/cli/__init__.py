@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a model",
     "eval": "score a trained model on a whole split",
     "generate": "let a trained language model write",
+    "audit": "prove what a model can see",
     "show": "draw the picture of a rule",
     "list": "what there is to choose from",
 }
@@ -29,6 +30,7 @@ examples:
   maskzoo train -m mask="causal,causal & window(64)"
   maskzoo eval checkpoint=runs/NAME split=test
   maskzoo generate checkpoint=runs/NAME prompt="def " tokens=200
+  maskzoo audit checkpoint=runs/NAME report=audit.html
   maskzoo show mask="causal & (window(8) | sinks(2))" length=32
 
 `maskzoo COMMAND --help` lists the keys of a command. Everywhere: --traceback shows where an error came from.
@@ -38,7 +40,8 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: that of the process) and return its exit status.
 
-    0: done; 2: a mistake in what was asked for; 1: an error inside maskzoo; 130: Ctrl-C; 143: SIGTERM.
+    0: done; 2: a mistake in what was asked for; 1: an error inside maskzoo, or a model that an audit found not to be
+    sound; 130: Ctrl-C; 143: SIGTERM.
     """
     arguments = sys.argv[1:] if argv is None else argv  # not list(...): importing maskzoo.cli.list shadows it here
     show_traceback = "--traceback" in arguments or os.environ.get("MASKZOO_TRACEBACK", "0") not in ("", "0")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
 RULES = frozenset({"mask", "bias"})
-PATHS = frozenset({"checkpoint", "data.path", "output", "prompt_file", "run_dir", "text"})
+PATHS = frozenset({"checkpoint", "data.path", "output", "prompt_file", "report", "run_dir", "text"})
 TEXTS = frozenset({"prompt"})
 LISTS = frozenset({"lengths", "plugins"})
 

@@ -106,6 +106,12 @@ class LanguageData(LightningDataModule):
             return ByteTokenizer()
         return trained_bpe(self.texts("train"), self.config.vocabulary_size)
 
+    def over(self, documents: Documents) -> "LanguageData":
+        """The same settings, seed and tokenizer over other training documents."""
+        data = LanguageData(self.config, self.seed, self.tokenizer)
+        data._documents["train"] = documents
+        return data
+
     def texts(self, split: Split) -> list[bytes]:
         """The documents of a part as they are, the training part cut to `max_bytes`."""
         documents = self.corpus.split(split)

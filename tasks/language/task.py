@@ -12,6 +12,7 @@ from maskzoo.registry import tasks
 if TYPE_CHECKING:
     from maskzoo.tasks.language.data import LanguageData
     from maskzoo.tasks.language.module import LanguageModeling
+    from maskzoo.tasks.training.audit import AuditCase
     from maskzoo.tasks.training.budget import Budget
     from maskzoo.tasks.training.config import RunConfig
 
@@ -93,6 +94,21 @@ class Language:
 
     def _explained_plan(self) -> str:
         return self.module.model.plan(self.data.train_batches(0)[0].at).explain()
+
+    def audit_case(self) -> AuditCase:
+        """The model as it is now, with rows of the first training batch."""
+        from maskzoo.tasks.language.audit import language_case
+
+        return language_case(self.module.model, self.data)
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Take the tokenizer and the weights of a checkpoint of this task."""
+        from maskzoo.tasks.language.data import LanguageData
+        from maskzoo.tasks.language.tokenizers import from_state
+
+        tokenizer = from_state(checkpoint["maskzoo"]["tokenizer"])
+        self.data = LanguageData(self.config.data, self.config.seed, tokenizer)
+        self.module.load_state_dict(checkpoint["state_dict"])
 
     def write_sample(self, path: Path) -> str:
         """Text that the model writes now, after `sample.prompt`; kept in `path` too."""

@@ -13,6 +13,10 @@ class NonFiniteLoss(TrainingStopped):
     """The loss or its gradient is NaN or infinite."""
 
 
+class UnsoundModel(TrainingStopped):
+    """The audit found that the model sees what its rule, or its task, forbids."""
+
+
 class Terminated(TrainingStopped):
     """The process was asked to end (SIGTERM); a checkpoint was written first."""
 

@@ -42,6 +42,10 @@ class RunFolder:
         return self.path / "metrics.csv"
 
     @property
+    def audit(self) -> Path:
+        return self.path / "audit.html"
+
+    @property
     def mask(self) -> Path:
         return self.path / "mask.png"
 

@@ -16,6 +16,7 @@ MAY_CHANGE = frozenset(
         "trainer",
         "logger",
         "sample",
+        "audit",
         "optimizer",
         "plugins",
         "resume",

@@ -17,6 +17,7 @@ from rich.console import Console
 from maskzoo.checkpoint import read_checkpoint
 from maskzoo.registry import load_plugins, tasks
 from maskzoo.tasks.training.accumulation import AccumulatingModule
+from maskzoo.tasks.training.audit import Audit, check_auditable
 from maskzoo.tasks.training.budget import Budget, StopWhenSpent
 from maskzoo.tasks.training.checkpoints import Checkpoints
 from maskzoo.tasks.training.config import RunConfig
@@ -79,6 +80,8 @@ class Run:
             torch.set_num_threads(config.trainer.threads)
         seed_everything(config.seed, verbose=False)
         self.task = tasks.get(config.task)(config, self.budget)
+        if config.audit != "off":
+            check_auditable(self.task, config.task)
         self.task.data.setup("fit")
         if config.trainer.test:
             self.task.data.setup("test")
@@ -91,6 +94,7 @@ class Run:
         self.checkpoints = Checkpoints(
             self.folder.checkpoints, config.trainer.checkpoint_every, self.budget, self._description()
         )
+        self.audit = Audit(config.audit, self.task, self.folder.audit, self.console)
 
     def train(self) -> dict[str, float]:
         if self.config.trainer.compile:
@@ -124,6 +128,7 @@ class Run:
             NonFiniteGuard(),
             ShowProgress(self.console, self.budget, self.config.trainer.log_every),
             self.checkpoints,
+            self.audit,
             Termination(self.checkpoints, self.resume_command),
         ]
         return build_trainer(self.config.trainer, self.folder.path, callbacks, loggers)

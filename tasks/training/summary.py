@@ -33,6 +33,7 @@ def rows_before(run: Run, trainer: Trainer, wandb: str) -> dict[str, str]:
         **run.facts,
         "planned": f"{run.budget}; {optimizer.name}, {rates}, {optimizer.schedule}",
         "machine": ", ".join(machine),
+        **({"audit": run.audit.summary()} if config.audit == "off" else {}),
         "outputs": f"{run.folder.path} (wandb {wandb})"
         + (f", going on after step {run.saved['step']:,}" if run.saved else ""),
     }
@@ -49,6 +50,7 @@ def rows_after(run: Run, trainer: Trainer) -> dict[str, str]:
         )
         for split in ("train", "val", "test")
     }
+    rows["audit"] = run.audit.summary()
     rows["best"] = f"val loss {checkpoints.best:.4g} at step {checkpoints.best_step}"
     rows["speed"] = run.module.speed()
     rows["time"] = f"{duration(run.budget.seconds)} for {trainer.global_step:,} steps"
@@ -56,7 +58,8 @@ def rows_after(run: Run, trainer: Trainer) -> dict[str, str]:
     if run.config.sample.tokens:
         rows["sample"] = _printable(_made(lambda: run.task.write_sample(folder.sample)))
     rows["mask"] = _made(lambda: run.task.draw_mask(folder.mask))
-    rows["files"] = f"{folder.path}: config.yaml, metrics.csv, checkpoints/best.ckpt, checkpoints/last.ckpt"
+    page = "" if run.audit.report is None else "audit.html, "
+    rows["files"] = f"{folder.path}: config.yaml, metrics.csv, {page}checkpoints/best.ckpt, checkpoints/last.ckpt"
     rows["continue"] = f"{run.resume_command} {run.budget.doubled()}"
     rows["generate"] = f"maskzoo generate checkpoint={shlex.quote(str(folder.path))}"
     return {name: text for name, text in rows.items() if text}

@@ -67,6 +67,7 @@ def test_a_run_leaves_all_its_outputs(configured: Configured, capsys: pytest.Cap
     printed = capsys.readouterr()
     names = sorted(str(path.relative_to("run")) for path in Path("run").rglob("*") if path.is_file())
     assert names == [
+        "audit.html",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
         "config.yaml",
