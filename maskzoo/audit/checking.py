@@ -166,7 +166,7 @@ class _Audit:
         if not self.findings:
             training = self._in(one, "in training mode", training=True)
             if training is not None:
-                self._probe(training, rule, queries[: PROBES // 3], "in training mode")
+                self._probe(training, rule, queries[: PROBES // 4], "in training mode")
         if self.subject.batch > 1:
             training = self._in(self.subject, "in training mode", training=True)
             if training is not None:
@@ -210,11 +210,9 @@ class _Audit:
             setting = f"with {length} position{'' if length == 1 else 's'}"
             try:
                 short = self.subject.shortened(length)
-                if isinstance(permits, Tensor):
-                    queries = short.queries
-                    rule = permits[..., :queries, :length] if permits.shape[-1] == self.subject.keys else permits
-                else:
-                    rule = permits
+                rule = permits
+                if isinstance(permits, Tensor) and permits.shape[-1] == self.subject.keys:
+                    rule = permits[..., : short.queries, :length]
                 own = None if self.at is None else self.at.narrow(0, length)
                 permitted = permission(rule, short, layers, own).permitted
                 if self.real is not None and short.queries == length:

@@ -182,7 +182,7 @@ class Subject:
         if len(values) == 1:
             values = torch.cat([values, values + 1])
         step = torch.randint(1, len(values), shape, generator=generator).to(watched.device)
-        place = torch.searchsorted(values, watched.to(values.dtype))
+        place = torch.searchsorted(values, watched.to(values.dtype).contiguous())
         return values[(place + step) % len(values)].to(watched.dtype)
 
     @property
@@ -284,7 +284,7 @@ def _copied(model: nn.Module, setting: Setting) -> nn.Module:
                 if parameter.requires_grad and parameter.is_floating_point():
                     size = float(parameter.double().square().mean().sqrt()) if parameter.numel() else 0.0
                     drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-                    parameter += (drawn * setting.noise * (size + 0.2)).to(parameter)
+                    parameter.add_((drawn * setting.noise * (size + 0.2)).to(parameter))
     return module
 
 
@@ -312,7 +312,7 @@ def _watched(inputs: Any) -> int | str:
     items = inputs.items() if isinstance(inputs, Mapping) else enumerate(inputs)
     for name, value in items:
         if isinstance(value, Tensor) and value.ndim >= 2 and value.dtype != torch.bool:
-            return name  # type: ignore[no-any-return]
+            return name
     raise ValueError(
         "no input is a tensor of numbers with two axes or more: say with watch= which one is to be watched"
     )
