@@ -158,6 +158,7 @@ class _Audit:
 
     def quick(self) -> None:
         """Random outputs in evaluation and in training mode, and rows of the batch against one another."""
+        self.subject.embedding  # noqa: B018  # looked for once, for all parts of the batch
         one = self.subject.rows(torch.tensor([0])) if self.subject.batch > 1 else self.subject
         rule = self.permitted[:1]
         generator = torch.Generator().manual_seed(self.seed)

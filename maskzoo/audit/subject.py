@@ -129,6 +129,8 @@ class Subject:
         """The same model with other inputs."""
         other = copy.copy(self)
         other._take(inputs, self._watch)
+        if self._looked and other.watched.dtype == self.watched.dtype:
+            other._table, other._looked = self._table, True
         return other
 
     def in_setting(self, **changes: Any) -> Subject:
