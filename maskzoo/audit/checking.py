@@ -164,14 +164,12 @@ class _Audit:
         generator = torch.Generator().manual_seed(self.seed)
         queries = torch.randperm(one.queries, generator=generator)[:PROBES].tolist()
         self._probe(one, rule, queries, "")
+        training = "in training mode"
         if not self.findings:
-            training = self._in(one, "in training mode", training=True)
-            if training is not None:
-                self._probe(training, rule, queries[: PROBES // 4], "in training mode")
+            self._probe(one.in_setting(training=True), rule, queries[: PROBES // 4], training)
         if self.subject.batch > 1:
-            training = self._in(self.subject, "in training mode", training=True)
-            if training is not None:
-                self._try(lambda: checks.batch_coupling(training, setting="in training mode", draws=1), "rows")
+            together = self.subject.in_setting(training=True)
+            self._try(lambda: checks.batch_coupling(together, setting=training, draws=1), "rows of the batch")
         chance = 0.0 if len(queries) == one.queries else 0.9 ** len(queries)
         self.miss = (
             f"{len(queries)} random outputs of {one.queries}: a leak that shows on a tenth of the outputs is missed "

@@ -77,7 +77,7 @@ class Subject:
             raise ValueError(f"the watched input must be a tensor with an axis {self.input_axis} of positions")
         self.watched: Tensor = watched
         self._shape: tuple[int, int] | None = None
-        self._table: nn.Embedding | None = None
+        self._table: str | None = None
         self._looked = False
 
     def _cast(self, value: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class Subject:
         axis = self.input_axis, self._output_axis
         setting = replace(self.setting, **changes)
         other = Subject(self._model, self.inputs, watch=self._watch, output=self._output, axis=axis, setting=setting)
-        other._counter = self._counter
+        other._counter, other._table, other._looked = self._counter, self._table, self._looked
         return other
 
     def rows(self, index: Tensor) -> Subject:
@@ -190,16 +190,19 @@ class Subject:
     @property
     def embedding(self) -> nn.Embedding | None:
         """The module that reads the watched input as ids; None where none does."""
-        if not self._looked and not self.watched.is_floating_point() and self.module is not None:
-            tables = [module for module in self.module.modules() if isinstance(module, nn.Embedding)]
+        if self.module is None:
+            return None
+        tables = {name: module for name, module in self.module.named_modules() if isinstance(module, nn.Embedding)}
+        if not self._looked and not self.watched.is_floating_point():
 
-            def look(module: nn.Module, given: tuple[Any, ...]) -> None:
-                ids = given[0] if given else None
-                if self._table is None and _same_ids(ids, self.watched):
-                    assert isinstance(module, nn.Embedding)
-                    self._table = module
+            def look(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+                def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
+                    if self._table is None and given and _same_ids(given[0], self.watched):
+                        self._table = name
 
-            hooks = [table.register_forward_pre_hook(look) for table in tables]
+                return hook
+
+            hooks = [table.register_forward_pre_hook(look(name)) for name, table in tables.items()]
             try:
                 with torch.no_grad():
                     self.run()
@@ -207,7 +210,7 @@ class Subject:
                 for hook in hooks:
                     hook.remove()
         self._looked = True
-        return self._table
+        return None if self._table is None else tables[self._table]
 
     def differentiable(self) -> tuple[Tensor, Tensor] | None:
         """Outputs, and what gradients of the watched input are taken at: itself, or its rows of the embedding; None
