@@ -6,19 +6,19 @@ import triton
 import triton.language as tl
 
 from maskzoo.kernels.triton.tile import (
+    FLOAT32_LOWEST,
     LOG2_E,
     bad_lines,
     capped,
     finite,
     kept_weights,
+    note,
     product,
     read,
     visible_pairs,
     with_offsets,
     write,
 )
-
-FLOAT32_LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -157,15 +157,9 @@ def _report(
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Note down which of the program's queries, and of its share of the keys, are not finite."""
-    _note(bad.query + sequence * Tq, bad.any, rows, bad_lines(x))
+    note(bad.query + sequence * Tq, bad.any, rows, bad_lines(x))
     if is_first_of_group:
         for first in range(block * BLOCK_N, Tk, tl.num_programs(0) * BLOCK_N):
             is_bad = bad_lines(read(k_at, k, first, BLOCK_N, Tk, D, BLOCK_D, INSIDE=False))
             is_bad |= bad_lines(read(v_at, v, first, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE=False))
-            _note(bad.key + sequence * Tk, bad.any, first + tl.arange(0, BLOCK_N), is_bad)
-
-
-@triton.jit
-def _note(positions, any, own, is_bad):
-    tl.store(positions + own, 1, mask=is_bad)
-    tl.store(any + own * 0, 1, mask=is_bad)
+            note(bad.key + sequence * Tk, bad.any, first + tl.arange(0, BLOCK_N), is_bad)

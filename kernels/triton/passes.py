@@ -15,9 +15,13 @@ from maskzoo.kernels.triton.arguments import Bad, Code, Dense, Dropout, Lines, S
 from maskzoo.kernels.triton.backward import columns_kernel, delta_kernel, rows_kernel
 from maskzoo.kernels.triton.collecting import Collecting
 from maskzoo.kernels.triton.configurations import Configuration, configurations
-from maskzoo.kernels.triton.device import precision, shared_memory
+from maskzoo.kernels.triton.decode import join_kernel, split_kernel
+from maskzoo.kernels.triton.device import multiprocessors, precision, shared_memory
 from maskzoo.kernels.triton.forward import forward_kernel
 from maskzoo.kernels.triton.schedule import Schedule
+
+MOST_SPLIT_ROWS, LEAST_SPLIT_TILES, MOST_SPLITS = 64, 4, 64
+"""Rows that read the same keys up to which keys are split; tiles of keys from which they are; parts."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,10 @@ def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, T
     configuration = _configuration("forward", q, v)
     out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
     grid = triton.cdiv(Tq, configuration.block_m), B * H
-    for repair in (False, True):
+    splits = split_over(q, k, call.schedule)
+    if splits > 1:
+        _split_pass(q, k, v, out, logsum, bad, call, splits)
+    for repair in (True,) if splits > 1 else (False, True):
         forward_kernel[grid](
             *map(arguments.heads, (q, k, v, out)),
             logsum,
@@ -112,6 +119,43 @@ def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, T
             num_stages=configuration.stages,
         )
     return out, logsum, bad
+
+
+def split_over(q: Tensor, k: Tensor, schedule: Schedule) -> int:
+    """Over how many programs the keys of a row are split: 1 unless there are few rows and many keys."""
+    B, H, Tq, _ = q.shape
+    fold = _fold(q, k, schedule)
+    key_tiles = triton.cdiv(k.shape[2], schedule.size)
+    if fold * Tq > MOST_SPLIT_ROWS or key_tiles < LEAST_SPLIT_TILES:
+        return 1
+    free = 2 * multiprocessors(q.device) // (B * H // fold)
+    return max(1, min(free, key_tiles // 2, MOST_SPLITS))
+
+
+def _fold(q: Tensor, k: Tensor, schedule: Schedule) -> int:
+    """How many heads read the same keys and the same tiles."""
+    return q.shape[1] // k.shape[1] if schedule.group.shape[1] == 1 else 1
+
+
+def _split_pass(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, bad: list[Tensor], call: Call, splits: int
+) -> None:
+    """The forward pass with the keys split over programs; fills out, logsum and bad."""
+    (B, H, Tq, D), DV, fold = q.shape, v.shape[3], _fold(q, k, call.schedule)
+    rows, units = max(16, triton.next_power_of_2(fold * Tq)), B * H // fold
+    sums = q.new_empty(units, splits, rows, DV, dtype=torch.float32)
+    peaks, totals = (q.new_empty(units, splits, rows, dtype=torch.float32) for _ in range(2))
+    wide = max(blocks(D), blocks(DV)) * q.element_size() > 256
+    split_kernel[(splits, units)](
+        *map(arguments.heads, (q, k, v)), sums, peaks, totals, Bad(*bad), call.lines(),
+        *call.terms((B, H, Tq, k.shape[2])), call.dropout, H, H // k.shape[1], fold, Tq, k.shape[2],
+        call.scale, call.softcap, D=D, DV=DV, BLOCK_D=blocks(D), BLOCK_DV=blocks(DV), SIZE=call.schedule.size,
+        ROWS=rows, BLOCK_N=32 if wide else 64, PRECISION=precision(q), num_warps=4, num_stages=2,
+    )  # fmt: skip
+    join_kernel[(units, fold * Tq)](
+        sums, peaks, totals, arguments.heads(out), logsum, H, fold, Tq, splits, 1 - call.dropout_p,
+        DV=DV, BLOCK_DV=blocks(DV), ROWS=rows, SPLITS=triton.next_power_of_2(splits),
+    )  # fmt: skip
 
 
 def backward_pass(

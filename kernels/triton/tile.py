@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+FLOAT32_LOWEST = tl.constexpr(-3.4028234663852886e38)
 
 
 @triton.jit
@@ -138,3 +139,10 @@ def bad_lines(x):
     """Lines of x [lines, D] that hold NaN or inf: bool [lines]."""
     x = x.to(tl.float32)
     return tl.max((x - x != 0).to(tl.int32), 1) != 0
+
+
+@triton.jit
+def note(positions, any, own, is_bad):
+    """Note down positions that are bad, and that there is one."""
+    tl.store(positions + own, 1, mask=is_bad)
+    tl.store(any + own * 0, 1, mask=is_bad)
