@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
+from maskzoo.cache import cache_folder
 from maskzoo.kernels.dense import dense
 from maskzoo.kernels.edges import edges
 from maskzoo.kernels.reference import reference
@@ -142,6 +143,7 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
         ValueError: there is no Triton.
     """
     try:
+        from maskzoo.kernels.triton import tuning
         from maskzoo.kernels.triton.operator import fused
     except ModuleNotFoundError as error:
         if error.name != "triton":
@@ -149,6 +151,7 @@ def _fused() -> Callable[..., tuple[Tensor, Tensor]]:
         raise ValueError(
             "the kernel 'triton' needs the package triton, which is not installed; use backend='tiled', or install it"
         ) from error
+    tuning.folder = cache_folder()
     return fused
 
 

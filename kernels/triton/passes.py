@@ -14,11 +14,12 @@ from maskzoo.kernels.triton import arguments
 from maskzoo.kernels.triton.arguments import Bad, Code, Dense, Dropout, Lines, Stored
 from maskzoo.kernels.triton.backward import columns_kernel, delta_kernel, rows_kernel
 from maskzoo.kernels.triton.collecting import Collecting
-from maskzoo.kernels.triton.configurations import Configuration, configurations
+from maskzoo.kernels.triton.configurations import Configuration
 from maskzoo.kernels.triton.decode import join_kernel, split_kernel
-from maskzoo.kernels.triton.device import multiprocessors, precision, shared_memory
+from maskzoo.kernels.triton.device import multiprocessors, precision
 from maskzoo.kernels.triton.forward import forward_kernel
 from maskzoo.kernels.triton.schedule import Schedule
+from maskzoo.kernels.triton.tuning import chosen
 
 MOST_SPLIT_ROWS, LEAST_SPLIT_TILES, MOST_SPLITS = 64, 4, 64
 """Rows that read the same keys up to which keys are split; tiles of keys from which they are; parts."""
@@ -47,6 +48,13 @@ class Call:
         """As the kernels take it."""
         kept = 1 - self.dropout_p
         return Dropout(self.seed, min(round(kept * 2**32), 2**32 - 1), kept)
+
+    @property
+    def features(self) -> str:
+        """What its kernels are compiled for, besides widths and dtype."""
+        given = self.offsets.code, self.offsets.stored, self.offsets.dense, self.softcap, self.seed
+        names = ("code", "stored", "dense", "softcap", "dropout")
+        return " ".join(name for name, value in zip(names, given, strict=True) if value is not None) or "plain"
 
     def terms(self, shape: tuple[int, ...], by_columns: bool = False) -> tuple[Code, Stored, Dense]:
         """The offsets as the kernels take them; shape: [B, H, Tq, Tk]."""
@@ -91,33 +99,24 @@ def like_queries(q: Tensor, width: int) -> Tensor:
 def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, Tensor, list[Tensor]]:
     """out, the binary logarithm of each row's sum, and what is not finite."""
     B, H, Tq, D = q.shape
-    DV = v.shape[3]
-    configuration = _configuration("forward", q, v)
+    Tk, DV = k.shape[2], v.shape[3]
     out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
-    grid = triton.cdiv(Tq, configuration.block_m), B * H
+
+    def run(own: Configuration, repair: bool = False) -> None:
+        forward_kernel[(triton.cdiv(Tq, own.block_m), B * H)](
+            *map(arguments.heads, (q, k, v, out)), logsum, Bad(*bad), call.lines(), *call.terms((B, H, Tq, Tk)),
+            call.dropout, H, H // k.shape[1], Tq, Tk, call.scale, call.softcap,
+            **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
+            num_warps=own.warps, num_stages=own.stages,
+        )  # fmt: skip
+
     splits = split_over(q, k, call.schedule)
+    own = chosen("forward", max(blocks(D), blocks(DV)), q, call.features, run)
     if splits > 1:
         _split_pass(q, k, v, out, logsum, bad, call, splits)
-    for repair in (True,) if splits > 1 else (False, True):
-        forward_kernel[grid](
-            *map(arguments.heads, (q, k, v, out)),
-            logsum,
-            Bad(*bad),
-            call.lines(),
-            *call.terms((B, H, Tq, k.shape[2])),
-            call.dropout,
-            H,
-            H // k.shape[1],
-            Tq,
-            k.shape[2],
-            call.scale,
-            call.softcap,
-            **_shapes(D, DV, call, configuration),
-            REPAIR=repair,
-            PRECISION=precision(q),
-            num_warps=configuration.warps,
-            num_stages=configuration.stages,
-        )
+    else:
+        run(own)
+    run(own, repair=True)
     return out, logsum, bad
 
 
@@ -180,7 +179,6 @@ def backward_pass(
     Tk, DV, shared = k.shape[2], v.shape[3], H // k.shape[1]
     bad = [*bad[:2], bad[2].clone()]
     grad_logsum = None if grad_logsum is None else grad_logsum.contiguous()
-    by_rows, by_columns = _configuration("tables" if any(needed[3:]) else "rows", q, v), _configuration("columns", q, v)
     delta = torch.empty_like(logsum)
     rows = 64
     delta_kernel[(triton.cdiv(Tq, rows), B * H)](
@@ -188,32 +186,44 @@ def backward_pass(
         DV=DV, BLOCK_DV=blocks(DV), BLOCK_M=rows,
     )  # fmt: skip
     numbers = H, shared, Tq, Tk, call.scale, call.softcap
-    shape = B, H, Tq, Tk
+    shape, width = (B, H, Tq, Tk), max(blocks(D), blocks(DV))
     found: list[Tensor | None] = [None] * 6
     if needed[1] or needed[2]:
         dk, dv = torch.empty_like(k), torch.empty_like(v)
-        for repair in (False, True):
-            columns_kernel[(triton.cdiv(Tk, by_columns.block_n), B * k.shape[1])](
+
+        def run_columns(own: Configuration, repair: bool = False) -> None:
+            columns_kernel[(triton.cdiv(Tk, own.block_n), B * k.shape[1])](
                 *map(arguments.heads, (q, k, v, grad, dk, dv)), logsum, delta, Bad(*bad),
                 call.lines(by_columns=True), *call.terms(shape, by_columns=True), call.dropout, *numbers,
-                **_shapes(D, DV, call, by_columns), REPAIR=repair, PRECISION=precision(q),
-                num_warps=by_columns.warps, num_stages=by_columns.stages,
+                **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
+                num_warps=own.warps, num_stages=own.stages,
             )  # fmt: skip
+
+        own = chosen("columns", width, q, call.features, run_columns)
+        run_columns(own)
+        run_columns(own, repair=True)
         found[1:3] = dk, dv
     if needed[0] or any(needed[3:]):
         dq = torch.empty_like(q) if needed[0] else None
-        collecting = Collecting(
-            grad, grad_logsum, logsum, v, call.schedule, call.offsets, 1 - call.dropout_p, needed[3:]
-        )
-        for repair in (False, True):
-            rows_kernel[(triton.cdiv(Tq, by_rows.block_m), B * H)](
+        kept = 1 - call.dropout_p
+
+        def collecting() -> Collecting:
+            return Collecting(grad, grad_logsum, logsum, v, call.schedule, call.offsets, kept, needed[3:])
+
+        def run_rows(own: Configuration, repair: bool = False, gathered: Collecting | None = None) -> None:
+            rows_kernel[(triton.cdiv(Tq, own.block_m), B * H)](
                 *map(arguments.heads, (q, k, v, grad)), arguments.heads(dq), logsum, delta, Bad(*bad),
-                call.lines(), *call.terms(shape), call.dropout, collecting.into, *numbers,
-                **_shapes(D, DV, call, by_rows), REPAIR=repair, PRECISION=precision(q),
-                num_warps=by_rows.warps, num_stages=by_rows.stages,
+                call.lines(), *call.terms(shape), call.dropout, (gathered or collecting()).into, *numbers,
+                **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
+                num_warps=own.warps, num_stages=own.stages,
             )  # fmt: skip
+
+        own = chosen("tables" if any(needed[3:]) else "rows", width, q, call.features, run_rows)
+        gathered = collecting()
+        run_rows(own, gathered=gathered)
+        run_rows(own, repair=True, gathered=gathered)
         found[0] = dq
-        found[3:] = collecting.gradients()
+        found[3:] = gathered.gradients()
     return found
 
 
@@ -230,8 +240,3 @@ def _shapes(D: int, DV: int, call: Call, configuration: Configuration) -> dict[s
         "BLOCK_M": configuration.block_m,
         "BLOCK_N": configuration.block_n,
     }
-
-
-def _configuration(kind: str, q: Tensor, v: Tensor) -> Configuration:
-    width = max(blocks(q.shape[3]), blocks(v.shape[3]))
-    return configurations(kind, width, q.dtype, shared_memory(q.device))[0]
