@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import maskzoo as mz
 
-BACKENDS = ["reference", "dense"]
+IN_DOUBLE = ["reference", "dense", "tiled", "edges"]
+BACKENDS = [*IN_DOUBLE, "triton"]
 
 
 def random_inputs(batch=2, heads=2, length=8, width=4, *, kv_heads=None, keys=None, dtype=torch.float32, grad=False):
@@ -78,11 +79,12 @@ def test_lengths_beside_the_usual_tiles(length):  # case B7
     offset = (slot[:, None] - slot[None, :]).requires_grad_()
     at = mz.Positions.tokens(length)
     results = []
-    for backend in BACKENDS:
+    for backend in IN_DOUBLE:
         out = mz.attend(q, k, v, mz.plan("causal", at, bias=0.01 * offset, heads=1), backend=backend)
         results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v, offset])])
-    for expected, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected)
+    for expected, *others in zip(*results, strict=True):
+        for got in others:
+            torch.testing.assert_close(got, expected)
 
 
 def test_a_plan_for_other_lengths_is_refused():  # case B8
@@ -92,7 +94,7 @@ def test_a_plan_for_other_lengths_is_refused():  # case B8
         mz.attend(q, k, v, plan)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_DOUBLE)
 @pytest.mark.parametrize("kind", ["scalar", "linear", "window"])
 def test_learned_biases_have_their_gradient(backend, kind):  # case B9
     at = mz.Positions.grid(4, 4)
@@ -133,7 +135,7 @@ def test_learned_biases_have_their_gradient(backend, kind):  # case B9
         assert grad.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", IN_DOUBLE)
 @pytest.mark.parametrize("shape", [(16, 1), (2, 1, 43), (1, 43), (3, 1, 1, 1), (3, 2, 16, 43), ()])
 def test_a_bias_broadcasts_and_its_gradient_sums(backend, shape):  # case B10
     q, k, v = random_inputs(3, 2, 16, keys=43, dtype=torch.float64)
@@ -213,11 +215,12 @@ def test_backends_agree_on_packed_rows_and_their_gradients(rule, lengths, kv_hea
     plan = mz.plan(rule, at, bias=bias, heads=2)
     inputs = random_inputs(2, 2, at.length, kv_heads=kv_heads, dtype=torch.float64, grad=True)
     results = []
-    for backend in BACKENDS:
+    for backend in IN_DOUBLE:
         out = mz.attend(*inputs, plan, backend=backend)
         results.append([out, *torch.autograd.grad(out.square().sum(), inputs)])
-    for expected, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)  # alibi's table is float32
+    for expected, *others in zip(*results, strict=True):
+        for got in others:
+            torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)  # alibi's table is float32
 
 
 def test_segments_of_a_pack_give_what_they_give_alone():
