@@ -53,6 +53,8 @@ class Positions:
         """Whether `index` was only counted (and a plan may align it with the keys), not stated."""
         index = read.pop("index") if "index" in read else _count(segment)
         self.fields: dict[str, Tensor] = {"segment": segment, "index": index, **read}
+        self.origin: Positions | None = None
+        """The same on the processor, where these were moved from there."""
 
     @classmethod
     def tokens(cls, lengths: int | Sequence[int], *, padded_to: int | None = None, side: str = "right") -> Positions:
@@ -135,6 +137,7 @@ class Positions:
         made = object.__new__(Positions)
         made.fields = dict(fields)
         made.counted = self.counted if counted is None else counted
+        made.origin = None
         return made
 
     def with_fields(self, **fields: Tensor | Sequence[int] | Sequence[Sequence[int]]) -> Positions:
@@ -143,10 +146,15 @@ class Positions:
         return Positions(**{**kept, **fields})
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Positions:
-        """These positions on another device."""
+        """These positions on another device.
+
+        Those on the processor are remembered: a plan is read from them, without waiting for the device.
+        """
         if torch.device(device) == self.device:
             return self
-        return self._with({name: values.to(device, non_blocking=non_blocking) for name, values in self.fields.items()})
+        moved = self._with({name: values.to(device, non_blocking=non_blocking) for name, values in self.fields.items()})
+        moved.origin = self if self.device.type == "cpu" else self.origin
+        return moved
 
     def narrow(self, start: int, stop: int) -> Positions:
         """Rows start … stop − 1, each with the index it has now."""

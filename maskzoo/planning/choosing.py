@@ -26,8 +26,8 @@ def is_short(queries: int, keys: int) -> bool:
     return queries * keys <= DENSE_BELOW and keys <= SHORT_ROW
 
 
-def chosen(visibility: Visibility) -> tuple[str, str]:
-    """The kernel and the reason for it, in words."""
+def chosen(visibility: Visibility, device: torch.device) -> tuple[str, str]:
+    """The kernel for a device, and the reason for it in words."""
     batch, rules, queries, keys = visibility.shape
     if is_short(queries, keys):
         return "dense", f"so few pairs ({queries * keys:,}) that computing all of them costs least"
@@ -44,9 +44,9 @@ def chosen(visibility: Visibility) -> tuple[str, str]:
         pairs=visibility.count,
         form=visibility.form,
     )
-    kernel, reason = choose(counts, visibility.device)
+    kernel, reason = choose(counts, device)
     if kernel == "dense" and counts.form == "any" and not visibility.dense_fits:
-        return sparse_kernel(visibility.device), "every pair written out would take too much memory"
+        return sparse_kernel(device), "every pair written out would take too much memory"
     return kernel, f"{reason}, for {counts.units // batch} heads of width 64"
 
 

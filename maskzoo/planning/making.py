@@ -70,14 +70,37 @@ def plan(
     _check_batches(mask, added, q_at, k_at)
     apart = told_apart(added)
     if not apart and not any(leaf.needs_sequence for leaf in mask.leaves()):
-        q_at, k_at = q_at.collapsed, k_at.collapsed
-    q_at, alignment = aligned(mask, q_at, k_at, align)
-    made = kept((mask, alignment, apart), q_at, k_at, lambda: _made(mask, q_at, k_at, alignment, apart))
+        q_at, k_at = _collapsed(q_at), _collapsed(k_at)
+    # What was moved to a device is read where it came from, so that nothing waits for the device.
+    q_read, k_read = _on_processor(mask, q_at, k_at)
+    q_read, alignment = aligned(mask, q_read, k_read, align)
+    device = q_at.device
+    made = kept(
+        (mask, alignment, apart, device),
+        q_read,
+        k_read,
+        lambda: _made(mask, q_read, k_read, alignment, apart, device).to(device),
+    )
     if heads is not None and made.rules not in (1, heads):
         raise ValueError(f"{mask!r} has {made.rules} rules, one per head, but there are {heads} heads")
     if empty_rows == "error":
         _refuse_empty_rows(made, q_at)
-    return made if added is None else biased(made, added, q_at, k_at)
+    return made if added is None else biased(made, added, q_read.to(device), k_at)
+
+
+def _on_processor(mask: Mask, q_at: Positions, k_at: Positions) -> tuple[Positions, Positions]:
+    """Both sides as they were before they were moved; those given, where one was not, or the rule holds tensors."""
+    tensors = any(isinstance(value, Tensor) for leaf in mask.leaves() for value in vars(leaf).values())
+    if tensors or q_at.origin is None or k_at.origin is None:
+        return q_at, k_at
+    return q_at.origin, k_at.origin
+
+
+def _collapsed(at: Positions) -> Positions:
+    """One row if all sequences are alike, found out where the positions came from."""
+    if at.origin is None:
+        return at.collapsed
+    return at if at.origin.collapsed is at.origin else at.origin.collapsed.to(at.device)
 
 
 def _check_hashable(mask: Mask) -> None:
@@ -107,8 +130,13 @@ def _check_batches(mask: Mask, bias: Bias | None, q_at: Positions, k_at: Positio
             batch, said = leaf.batch, f"but the {kind} {leaf!r} for one of"
 
 
-def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: int) -> Plan:
-    """The plan without a bias; `apart` is the number of sequences that the bias tells apart, or 0."""
+def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: int, device: torch.device) -> Plan:
+    """The plan without a bias, where the positions are.
+
+    Args:
+        apart: the number of sequences that the bias tells apart, or 0.
+        device: where it will be used.
+    """
     rules = mask.rules if isinstance(mask, PerHead) else (mask,)
     distinct = list(dict.fromkeys(rules))
     batch = max(q_at.batch, k_at.batch, apart, *(leaf.batch for leaf in mask.leaves()))
@@ -124,7 +152,7 @@ def _made(mask: Mask, q_at: Positions, k_at: Positions, alignment: str, apart: i
     which = which[:1] if batch == 1 else which
     of_head = torch.tensor([distinct.index(rule) for rule in rules], device=q_at.device)
     visibility = Visibility(_found(readers, which, of_head))
-    kernel, reason = chosen(visibility)
+    kernel, reason = chosen(visibility, device)
     return Plan(effective_text(mask), visibility, alignment, kernel, reason)
 
 

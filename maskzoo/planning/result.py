@@ -162,6 +162,8 @@ class Plan:
 
     def to(self, device: torch.device | str) -> Plan:
         """This plan on another device; the bias is a module and moves with its model."""
+        if torch.device(device) == self.device:
+            return self
         folded = None if self.folded is None else self.folded.to(device)
         return replace(self, visibility=self.visibility.to(device), folded=folded)
 

@@ -153,9 +153,14 @@ class Visibility:
 
     def to(self, device: torch.device | str) -> Visibility:
         """The same on another device."""
+        if torch.device(device) == self.device:
+            return self
         moved = Visibility(self.found.to(device))
-        if "schedule" in self.__dict__:
-            moved.schedule = self.schedule.to(device)
+        # What is known already is not found out again: that would wait for the device.
+        for name in ("dense", "tiles", "pairs", "schedule"):
+            if name in self.__dict__:
+                setattr(moved, name, self.__dict__[name].to(device))
+        moved.form, moved.empty = self.form, None if self.empty is None else self.empty.to(device)
         return moved
 
 
