@@ -33,9 +33,10 @@ def delta_kernel(
         out, grad: Heads of [B, H, Tq, Dv].
         logsum, grad_logsum, delta: float32 [B, H, Tq], to base 2 the first two; grad_logsum may be None.
     """
-    unit = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(Tq, BLOCK_M)
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     sequence, head = unit // heads, unit % heads
-    first_row = tl.program_id(0) * BLOCK_M
+    first_row = tl.program_id(0) % blocks * BLOCK_M
     rows = first_row + tl.arange(0, BLOCK_M)
     mixed = read(out.at + sequence * out.b + head * out.h, out, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
     g = read(grad.at + sequence * grad.b + head * grad.h, grad, first_row, BLOCK_M, Tq, DV, BLOCK_DV, INSIDE=False)
@@ -66,10 +67,11 @@ def columns_kernel(
     """
     if (tl.load(bad.any) != 0) != REPAIR:
         return
-    unit = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(Tk, BLOCK_N)
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     groups = heads // shared
     sequence, own_head = unit // groups, unit % groups
-    first_key = tl.program_id(0) * BLOCK_N
+    first_key = tl.program_id(0) % blocks * BLOCK_N
     keys = first_key + tl.arange(0, BLOCK_N)
     y = read(k.at + sequence * k.b + own_head * k.h, k, first_key, BLOCK_N, Tk, D, BLOCK_D, INSIDE=False)
     values = read(v.at + sequence * v.b + own_head * v.h, v, first_key, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE=False)
@@ -175,8 +177,9 @@ def rows_kernel(
     """
     if (tl.load(bad.any) != 0) != REPAIR:
         return
-    block = tl.num_programs(0) - 1 - tl.program_id(0)
-    unit = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(Tq, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     sequence, head = unit // heads, unit % heads
     first_row = block * BLOCK_M
     rows = first_row + tl.arange(0, BLOCK_M)
@@ -188,7 +191,7 @@ def rows_kernel(
         g = tl.where((logs < float("inf"))[:, None], g, 0.0).to(g.dtype)
     k_at = k.at + sequence * k.b + head // shared * k.h
     v_at = v.at + sequence * v.b + head // shared * v.h
-    copy = (block * tl.num_programs(1) + unit) % collected.copies
+    copy = tl.program_id(0).to(tl.int64) % collected.copies
     own = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     group = tl.load(lines.group + sequence * lines.group_b + head * lines.group_h)
     line = group * tl.cdiv(Tq, SIZE) + block * BLOCK_M // SIZE

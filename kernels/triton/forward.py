@@ -49,8 +49,9 @@ def forward_kernel(
     if REPAIR and tl.load(bad.any) == 0:
         return
     # The last queries first: under a causal rule they have the most to do.
-    block = tl.num_programs(0) - 1 - tl.program_id(0)
-    unit = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(Tq, BLOCK_M)
+    block = blocks - 1 - tl.program_id(0) % blocks
+    unit = (tl.program_id(0) // blocks).to(tl.int64)
     sequence, head = unit // heads, unit % heads
     first_row = block * BLOCK_M
     rows = first_row + tl.arange(0, BLOCK_M)
@@ -61,7 +62,7 @@ def forward_kernel(
         x = finite(x)
     else:
         _report(
-            bad, x, rows, Tq, k_at, v_at, k, v, sequence, head % shared == 0, block, Tk,
+            bad, x, rows, Tq, k_at, v_at, k, v, sequence, head % shared == 0, block, blocks, Tk,
             D, DV, BLOCK_D, BLOCK_DV, BLOCK_N,
         )  # fmt: skip
 
@@ -153,13 +154,13 @@ def _step(
 
 @triton.jit
 def _report(
-    bad, x, rows, Tq, k_at, v_at, k, v, sequence, is_first_of_group, block, Tk,
+    bad, x, rows, Tq, k_at, v_at, k, v, sequence, is_first_of_group, block, blocks, Tk,
     D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Note down which of the program's queries, and of its share of the keys, are not finite."""
     note(bad.query + sequence * Tq, bad.any, rows, bad_lines(x))
     if is_first_of_group:
-        for first in range(block * BLOCK_N, Tk, tl.num_programs(0) * BLOCK_N):
+        for first in range(block * BLOCK_N, Tk, blocks * BLOCK_N):
             is_bad = bad_lines(read(k_at, k, first, BLOCK_N, Tk, D, BLOCK_D, INSIDE=False))
             is_bad |= bad_lines(read(v_at, v, first, BLOCK_N, Tk, DV, BLOCK_DV, INSIDE=False))
             note(bad.key + sequence * Tk, bad.any, first + tl.arange(0, BLOCK_N), is_bad)

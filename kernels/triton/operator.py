@@ -80,7 +80,8 @@ def _triton(
     """out, the logarithms, and the three arrays of `Bad`."""
     given = q_code, k_code, code_table, index, place, index_table, dense
     call = Call(from_list(schedule), from_arrays(given) or Offsets(), scale, softcap, dropout_p, seed)
-    out, logsum, bad = forward_pass(q, k, v, call)
+    with torch.cuda.device_of(q):
+        out, logsum, bad = forward_pass(q, k, v, call)
     return out, logsum, bad[0], bad[1], bad[2]
 
 
@@ -118,7 +119,8 @@ def _triton_backward(
     """Gradients of q, k, v, both tables and the dense tensor; empty tensors for those that are not needed."""
     given = q_code, k_code, code_table, index, place, index_table, dense
     call = Call(from_list(schedule), from_arrays(given) or Offsets(), scale, softcap, dropout_p, seed)
-    found = backward_pass(grad, grad_logsum, q, k, v, out, logsum, list(bad), call, needed)
+    with torch.cuda.device_of(q):
+        found = backward_pass(grad, grad_logsum, q, k, v, out, logsum, list(bad), call, needed)
     gradients = or_nothing(found, (q, k, v, code_table, index_table, dense), q)
     return gradients[0], gradients[1], gradients[2], gradients[3], gradients[4], gradients[5]
 

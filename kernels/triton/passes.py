@@ -102,8 +102,9 @@ def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, T
     Tk, DV = k.shape[2], v.shape[3]
     out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
 
+    # One axis of programs: any other holds 65,535 at most.
     def run(own: Configuration, repair: bool = False) -> None:
-        forward_kernel[(triton.cdiv(Tq, own.block_m), B * H)](
+        forward_kernel[(triton.cdiv(Tq, own.block_m) * B * H,)](
             *map(arguments.heads, (q, k, v, out)), logsum, Bad(*bad), call.lines(), *call.terms((B, H, Tq, Tk)),
             call.dropout, H, H // k.shape[1], Tq, Tk, call.scale, call.softcap,
             **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
@@ -181,7 +182,7 @@ def backward_pass(
     grad_logsum = None if grad_logsum is None else grad_logsum.contiguous()
     delta = torch.empty_like(logsum)
     rows = 64
-    delta_kernel[(triton.cdiv(Tq, rows), B * H)](
+    delta_kernel[(triton.cdiv(Tq, rows) * B * H,)](
         arguments.heads(out), arguments.heads(grad), logsum, grad_logsum, delta, Bad(*bad), H, Tq,
         DV=DV, BLOCK_DV=blocks(DV), BLOCK_M=rows,
     )  # fmt: skip
@@ -192,7 +193,7 @@ def backward_pass(
         dk, dv = torch.empty_like(k), torch.empty_like(v)
 
         def run_columns(own: Configuration, repair: bool = False) -> None:
-            columns_kernel[(triton.cdiv(Tk, own.block_n), B * k.shape[1])](
+            columns_kernel[(triton.cdiv(Tk, own.block_n) * B * k.shape[1],)](
                 *map(arguments.heads, (q, k, v, grad, dk, dv)), logsum, delta, Bad(*bad),
                 call.lines(by_columns=True), *call.terms(shape, by_columns=True), call.dropout, *numbers,
                 **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
@@ -211,7 +212,7 @@ def backward_pass(
             return Collecting(grad, grad_logsum, logsum, v, call.schedule, call.offsets, kept, needed[3:])
 
         def run_rows(own: Configuration, repair: bool = False, gathered: Collecting | None = None) -> None:
-            rows_kernel[(triton.cdiv(Tq, own.block_m), B * H)](
+            rows_kernel[(triton.cdiv(Tq, own.block_m) * B * H,)](
                 *map(arguments.heads, (q, k, v, grad)), arguments.heads(dq), logsum, delta, Bad(*bad),
                 call.lines(), *call.terms(shape), call.dropout, (gathered or collecting()).into, *numbers,
                 **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),

@@ -165,7 +165,7 @@ def _typed(value: Any, path: tuple[int, ...], constants: dict[Any, Any], attribu
         return TYPES[value.dtype]
     if isinstance(value, float):
         return "fp32"
-    return "u32" if 2**31 <= value < 2**32 else "i32" if -(2**31) <= value < 2**31 else "i64"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
 
 
 def _usage(binary: bytes) -> tuple[int, int]:
