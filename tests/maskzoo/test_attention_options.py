@@ -116,3 +116,17 @@ def test_a_plan_for_a_gpu_names_the_gpu_kernel(monkeypatch):
     torch.testing.assert_close(
         mz.attend(q, k, v, plan), mz.attend(q, k, v, plan, backend="reference"), atol=1e-5, rtol=1e-5
     )
+
+
+def test_the_gpu_kernel_compiles_into_one_graph(monkeypatch):
+    for module in ("maskzoo.costs", "maskzoo.planning.choosing"):
+        monkeypatch.setattr(f"{module}.is_at_hand", lambda device: True)
+    plan = mz.plan("causal & window(20)", mz.Positions.packed([150, 150]), bias="relative", heads=2)
+    assert plan.kernel == "triton"
+    compiled = torch.compile(lambda q, k, v: mz.attend(q * 2, k, v, plan) + 1, fullgraph=True)
+    q, k, v = (torch.randn(1, 2, 300, 16, requires_grad=True) for _ in range(3))
+    expected = mz.attend(q * 2, k, v, plan, backend="reference") + 1
+    got = compiled(q, k, v)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    for one, true in zip(*(torch.autograd.grad(x.sin().sum(), (q, k, v)) for x in (got, expected)), strict=True):
+        torch.testing.assert_close(one, true, atol=2e-5, rtol=2e-5)
