@@ -270,7 +270,8 @@ class _Audit:
             leaking &= self._within_rows(subject, leaking.any(0).any(0).nonzero()[:, 0])
         self.influence = influence.where(permitted | leaking, 0.0).amax(0)
         if leaking.any():
-            row, query, key = divmod_all(int(influence.where(leaking, 0.0).argmax()), influence.shape)
+            largest = torch.unravel_index(influence.where(leaking, 0.0).argmax(), influence.shape)
+            row, query, key = (int(place) for place in largest)
             leak = Leak(row, query, key, float(influence[row, query, key]), int(leaking.sum()), subject.watched)
             self._found_leak(subject, leak, setting, pairs=int(leaking.any(0).sum()))
         if blind_spots:
@@ -378,15 +379,6 @@ class _Audit:
             self.skipped.append(str(reason))
         except REFUSALS as reason:
             self.skipped.append(f"{name}: {_first_line(reason)}")
-
-
-def divmod_all(place: int, shape: Sequence[int]) -> list[int]:
-    """The index in an array of a place in its flattened form."""
-    index: list[int] = []
-    for size in reversed(shape):
-        place, rest = divmod(place, size)
-        index.append(rest)
-    return index[::-1]
 
 
 def _shorter(length: int) -> list[int]:

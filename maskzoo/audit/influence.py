@@ -36,7 +36,7 @@ def by_gradient(subject: Subject, directions: int = 1, seed: int = 0) -> Tensor 
         for _ in range(directions):
             weight = torch.randn(outputs[:, query].shape, generator=generator, dtype=torch.float64).to(outputs)
             (gradient,) = torch.autograd.grad(outputs[:, query], leaf, weight, retain_graph=True, allow_unused=True)
-            subject._counter[0] += 1
+            subject.count_pass()
             if gradient is not None:
                 size = gradient.detach().abs().movedim(axis, 1).reshape(subject.batch, subject.keys, -1).amax(2)
                 own = size.double().nan_to_num(torch.inf).cpu()

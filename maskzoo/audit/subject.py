@@ -108,9 +108,13 @@ class Subject:
         """How many times the model ran, with all subjects made from this one."""
         return self._counter[0]
 
+    def count_pass(self) -> None:
+        """Count a run, forward or backward."""
+        self._counter[0] += 1
+
     def run(self, watched: Tensor | None = None) -> Tensor:
         """The outputs, [B, Tq, F], with other values of the watched input if given."""
-        self._counter[0] += 1
+        self.count_pass()
         inputs = _mapped(self._with(self.watched if watched is None else watched), _own)
         module = self.module
         call = self._model if module is None else module
