@@ -36,12 +36,13 @@ Case = tuple[int, str, str, str, int, int]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only the first configurations, widths 64 and 128, bf16")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="devices, with commas between them")
     parser.add_argument("--write", type=Path, help="where the table goes, as .md and .json")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(options.processes) as pool:
-        for own in pool.map(measured, cases(options.quick)):
+        for own in pool.map(measured, cases(options.quick, options.targets.split(","))):
             for row in own:
                 rows.append(row)
                 print(line(row), flush=True)
@@ -55,14 +56,16 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def cases(quick: bool) -> list[Case]:
+def cases(quick: bool, targets: list[str]) -> list[Case]:
     """What is compiled."""
+    if unknown := set(targets) - set(TARGETS):
+        raise SystemExit(f"unknown target {', '.join(sorted(unknown))}; known: {', '.join(TARGETS)}")
     if quick:
-        found: list[Case] = [(64, "bf16", "plain", target, 0, 256) for target in TARGETS]
+        found: list[Case] = [(64, "bf16", "plain", target, 0, 256) for target in targets]
         found += [(128, "bf16", "plain", "sm_90", 0, 256), (64, "bf16", "plain", "sm_90", 0, 1)]
         return [*found, (64, "bf16", "code", "sm_90", 0, 256)]
     found = []
-    for target in TARGETS:
+    for target in targets:
         for width in (64, 96, 128, 256):
             for number in range(3):
                 found.append((width, "bf16", "plain", target, number, 256))
