@@ -47,7 +47,7 @@ _HALF = {
 """For 16-bit inputs."""
 
 _SINGLE = {
-    64: (Configuration(64, 32, 4, 2), Configuration(32, 32, 4, 2)),
+    64: (Configuration(32, 32, 4, 2), Configuration(64, 32, 4, 2)),
     128: (Configuration(32, 32, 4, 2), Configuration(64, 32, 8, 1)),
     256: (Configuration(32, 32, 8, 1),),
 }
