@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from maskzoo.kernels.tiles import FULL, Runs, Tiles, merged, unfolded, unpacked
+from maskzoo.kernels.tiles import FULL, Runs, Tiles, gathered, unfolded, unpacked
 
 BITS_AT_ONCE = 2**22
 """Pairs of tiles that `from_tiles` unfolds at once, one byte each."""
@@ -108,24 +108,10 @@ def tiles_from(pairs: Pairs, size: int) -> Tiles:
     wide = (pairs.keys - column * size).clamp(max=size)
     partial = (count < high * wide).nonzero()[:, 0]
     which, sample = _distinct(place, count, partial, size)
-    value, one = torch.full_like(tile, FULL), torch.ones_like(tile)
+    value = torch.full_like(tile, FULL)
     value[partial] = which
-    turned = torch.sort(((line // query_tiles) * key_tiles + column) * query_tiles + line % query_tiles)
-    return Tiles(
-        size=size,
-        queries=pairs.queries,
-        keys=pairs.keys,
-        group=pairs.group,
-        rows=merged(line, column, one, value, pairs.groups * query_tiles),
-        columns=merged(
-            turned.values // query_tiles,
-            turned.values % query_tiles,
-            one,
-            value[turned.indices],
-            pairs.groups * key_tiles,
-        ),
-        patterns=_bits(place, count, sample, size).to(device),
-    )
+    patterns = _bits(place, count, sample, size).to(device)
+    return gathered(size, pairs.queries, pairs.keys, pairs.group, pairs.groups, line, column, value, patterns)
 
 
 def _distinct(place: Tensor, count: Tensor, partial: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -169,22 +169,39 @@ def coarser(tiles: Tiles, size: int) -> Tiles:
     bits, pattern = _joined(tiles, code[partial], last[partial], size)
     value = torch.full_like(place, FULL)
     value[partial] = pattern
+    return gathered(size, tiles.queries, tiles.keys, tiles.group, tiles.groups, line, tile, value, bits)
+
+
+def gathered(
+    size: int,
+    queries: int,
+    keys: int,
+    group: Tensor,
+    groups: int,
+    line: Tensor,
+    tile: Tensor,
+    value: Tensor,
+    patterns: Tensor,
+) -> Tiles:
+    """Tiles from single ones that are not empty, in ascending order of line and place.
+
+    Args:
+        line, tile: int64 [N], its line of query tiles among all groups', and its place there.
+        value: [N], its pattern, or FULL.
+        Others as in `Tiles`; groups: how many there are.
+    """
+    query_tiles, key_tiles = -(-queries // size), -(-keys // size)
     turned = torch.sort((line // query_tiles * key_tiles + tile) * query_tiles + line % query_tiles)
-    one = torch.ones_like(place)
+    one = torch.ones_like(tile)
+    column, place = turned.values // query_tiles, turned.values % query_tiles
     return Tiles(
         size=size,
-        queries=tiles.queries,
-        keys=tiles.keys,
-        group=tiles.group,
-        rows=merged(line, tile, one, value, tiles.groups * query_tiles),
-        columns=merged(
-            turned.values // query_tiles,
-            turned.values % query_tiles,
-            one,
-            value[turned.indices],
-            tiles.groups * key_tiles,
-        ),
-        patterns=bits,
+        queries=queries,
+        keys=keys,
+        group=group,
+        rows=merged(line, tile, one, value, groups * query_tiles),
+        columns=merged(column, place, one, value[turned.indices], groups * key_tiles),
+        patterns=patterns,
     )
 
 

@@ -61,7 +61,7 @@ class Call:
         stored, place = self.offsets.stored, None
         if stored is not None:
             assert isinstance(stored, StoredTerm), "an index by pairs is read by the kernel 'edges'"
-            place = stored.place[self.schedule.crossing.long()] if by_columns else stored.place.contiguous()
+            place = stored.place.index_select(0, self.schedule.crossing) if by_columns else stored.place.contiguous()
         return (
             arguments.code(self.offsets.code),
             arguments.stored(stored, place),
@@ -102,10 +102,12 @@ def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, T
     Tk, DV = k.shape[2], v.shape[3]
     out, logsum, bad = like_queries(q, DV), q.new_empty(B, H, Tq, dtype=torch.float32), new_bad(q, k)
 
+    terms = call.terms((B, H, Tq, Tk))
+
     # One axis of programs: any other holds 65,535 at most.
     def run(own: Configuration, repair: bool = False) -> None:
         forward_kernel[(triton.cdiv(Tq, own.block_m) * B * H,)](
-            *map(arguments.heads, (q, k, v, out)), logsum, Bad(*bad), call.lines(), *call.terms((B, H, Tq, Tk)),
+            *map(arguments.heads, (q, k, v, out)), logsum, Bad(*bad), call.lines(), *terms,
             call.dropout, H, H // k.shape[1], Tq, Tk, call.scale, call.softcap,
             **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
             num_warps=own.warps, num_stages=own.stages,
@@ -114,7 +116,7 @@ def forward_pass(q: Tensor, k: Tensor, v: Tensor, call: Call) -> tuple[Tensor, T
     splits = split_over(q, k, call.schedule)
     own = chosen("forward", max(blocks(D), blocks(DV)), q, call.features, run)
     if splits > 1:
-        _split_pass(q, k, v, out, logsum, bad, call, splits)
+        _split_pass(q, k, v, out, logsum, bad, call, terms, splits)
     else:
         run(own)
     run(own, repair=True)
@@ -138,7 +140,15 @@ def _fold(q: Tensor, k: Tensor, schedule: Schedule) -> int:
 
 
 def _split_pass(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsum: Tensor, bad: list[Tensor], call: Call, splits: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logsum: Tensor,
+    bad: list[Tensor],
+    call: Call,
+    terms: tuple[Code, Stored, Dense],
+    splits: int,
 ) -> None:
     """The forward pass with the keys split over programs; fills out, logsum and bad."""
     (B, H, Tq, D), DV, fold = q.shape, v.shape[3], _fold(q, k, call.schedule)
@@ -148,7 +158,7 @@ def _split_pass(
     wide = max(blocks(D), blocks(DV)) * q.element_size() > 256
     split_kernel[(splits, units)](
         *map(arguments.heads, (q, k, v)), sums, peaks, totals, Bad(*bad), call.lines(),
-        *call.terms((B, H, Tq, k.shape[2])), call.dropout, H, H // k.shape[1], fold, Tq, k.shape[2],
+        *terms, call.dropout, H, H // k.shape[1], fold, Tq, k.shape[2],
         call.scale, call.softcap, D=D, DV=DV, BLOCK_D=blocks(D), BLOCK_DV=blocks(DV), SIZE=call.schedule.size,
         ROWS=rows, BLOCK_N=32 if wide else 64, PRECISION=precision(q), num_warps=4, num_stages=2,
     )  # fmt: skip
@@ -191,11 +201,12 @@ def backward_pass(
     found: list[Tensor | None] = [None] * 6
     if needed[1] or needed[2]:
         dk, dv = torch.empty_like(k), torch.empty_like(v)
+        by_columns = call.terms(shape, by_columns=True)
 
         def run_columns(own: Configuration, repair: bool = False) -> None:
             columns_kernel[(triton.cdiv(Tk, own.block_n) * B * k.shape[1],)](
                 *map(arguments.heads, (q, k, v, grad, dk, dv)), logsum, delta, Bad(*bad),
-                call.lines(by_columns=True), *call.terms(shape, by_columns=True), call.dropout, *numbers,
+                call.lines(by_columns=True), *by_columns, call.dropout, *numbers,
                 **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
                 num_warps=own.warps, num_stages=own.stages,
             )  # fmt: skip
@@ -206,7 +217,7 @@ def backward_pass(
         found[1:3] = dk, dv
     if needed[0] or any(needed[3:]):
         dq = torch.empty_like(q) if needed[0] else None
-        kept = 1 - call.dropout_p
+        kept, by_rows = 1 - call.dropout_p, call.terms(shape)
 
         def collecting() -> Collecting:
             return Collecting(grad, grad_logsum, logsum, v, call.schedule, call.offsets, kept, needed[3:])
@@ -214,7 +225,7 @@ def backward_pass(
         def run_rows(own: Configuration, repair: bool = False, gathered: Collecting | None = None) -> None:
             rows_kernel[(triton.cdiv(Tq, own.block_m) * B * H,)](
                 *map(arguments.heads, (q, k, v, grad)), arguments.heads(dq), logsum, delta, Bad(*bad),
-                call.lines(), *call.terms(shape), call.dropout, (gathered or collecting()).into, *numbers,
+                call.lines(), *by_rows, call.dropout, (gathered or collecting()).into, *numbers,
                 **_shapes(D, DV, call, own), REPAIR=repair, PRECISION=precision(q),
                 num_warps=own.warps, num_stages=own.stages,
             )  # fmt: skip

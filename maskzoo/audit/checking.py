@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -84,7 +85,8 @@ def check(
         seed: of all random values.
 
     Raises:
-        ValueError: there is no rule, or the model does not run on the inputs.
+        ValueError: there is no rule, the model does not run on the inputs, or what `targets`, `decode` or `symmetric`
+            asks for cannot be checked.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -95,14 +97,16 @@ def check(
     audit = _Audit(subject, permission(permits, subject, layers, at), at, seed)
     if method == "auto":
         method = audit.affordable()
+    shorter = _shorter(subject.keys) if lengths is None else [length for length in lengths if length < subject.keys]
     if method == "quick":
         audit.quick()
+        shorter = [] if lengths is None else shorter
     else:
         audit.exact(blind_spots)
-        shorter = _shorter(subject.keys) if lengths is None else [length for length in lengths if length < subject.keys]
-        audit.on_shorter(shorter, permits, layers)
+    audit.on_shorter(shorter, permits, layers)
+    if method == "exact":
         audit.on_companions()
-        audit.others(targets, decode, symmetric)
+    audit.asked_for(targets, decode, symmetric)
     return audit.report(method)
 
 
@@ -123,7 +127,7 @@ class _Audit:
         self.miss = ""
         self.started = time.perf_counter()
         self.double: Subject | None = None
-        self._coupling: list[Finding] | None = None
+        """The noised copy in float64, or in its own number type where it cannot; None in the quick method."""
 
     def affordable(self) -> str:
         """Which method the time of one run allows."""
@@ -172,10 +176,13 @@ class _Audit:
             self._try(lambda: checks.batch_coupling(together, setting=training, draws=1), "rows of the batch")
         chance = 0.0 if len(queries) == one.queries else 0.9 ** len(queries)
         self.miss = (
-            f"{len(queries)} random outputs of {one.queries}: a leak that shows on a tenth of the outputs is missed "
-            f"with a chance of at most {chance:.0%}, on a share w with at most (1 − w)^{len(queries)}"
+            f"{len(queries)} random outputs of the {one.queries} of one row: a leak that shows on a tenth of them "
+            f"is missed with a chance of at most {chance:.0%}, on a share w with at most (1 − w)^{len(queries)}"
         )
-        self.skipped.append("what method='exact' does besides: every pair, other number types, shorter inputs, padding")
+        self.skipped.append(
+            "what method='exact' does besides: every pair, blind spots, other number types, shorter inputs, padding, "
+            "packing, dead queries, decoding"
+        )
 
     def exact(self, blind_spots: bool) -> None:
         """Every pair in float64, then groups of inputs in the settings that the model is used in."""
@@ -225,8 +232,9 @@ class _Audit:
         """Other rows, padding, and documents of the same row."""
         if self.subject.batch > 1:
             training = self._in(self.subject, "in training mode", training=True)
-            self.checked.append("rows of the batch" + (", which are coupled" if self.coupled else ""))
-            if training is not None and not any(one.kind == "batch coupling" for one in self.findings):
+            self.findings += self.coupling
+            self.checked.append("rows of the batch")
+            if training is not None and not self.coupling:
                 self._try(lambda: checks.batch_coupling(training, setting="in training mode"), "rows, in training")
             self._try(lambda: checks.alone(self.judged), "rows alone")
         real, at = self.real, self.at
@@ -240,33 +248,40 @@ class _Audit:
             double = self.double
             self._try(lambda: checks.dead_queries(double, self.rule.single, real=rows), "dead queries")
 
-    def others(self, targets: Tensor | None, decode: Callable[..., Any] | None, symmetric: bool) -> None:
-        """What is only checked where it is asked for, or where the model says how."""
+        if hasattr(self.subject.module, "new_cache"):
+            self._try(lambda: checks.decode_mismatch(self.judged, permission=self.rule.single), "decoding in steps")
+
+    def asked_for(self, targets: Tensor | None, decode: Callable[..., Any] | None, symmetric: bool) -> None:
+        """What is only checked where it is asked for; if it cannot be checked, that is an error."""
         if targets is not None:
-            self._try(lambda: checks.aligned_targets(self.judged, targets), "target alignment")
-        if decode is not None or hasattr(self.subject.module, "new_cache"):
-            decoded = lambda: checks.decode_mismatch(self.judged, decode, permission=self.rule.single)  # noqa: E731
-            self._try(decoded, "decoding in steps")
+            self.findings += checks.aligned_targets(self.judged, targets)
+            self.checked.append("target alignment")
+        if decode is not None:
+            self.findings += checks.decode_mismatch(self.judged, decode, permission=self.rule.single)
+            self.checked.append("decoding in steps, as given")
         if symmetric:
-            self._try(lambda: checks.broken_symmetry(self.judged), "symmetry")
+            self.findings += checks.broken_symmetry(self.judged)
+            self.checked.append("symmetry")
 
-    @property
+    @cached_property
     def judged(self) -> Subject:
-        """The model in evaluation mode, in float64 where it can."""
-        own = self.double
-        return self.subject if own is None else self._plain(own)
+        """The model as it is in evaluation mode, in float64 where it can."""
+        return self.subject if self.double is None else self.double.in_setting(noise=0.0)
 
-    def _plain(self, noised: Subject) -> Subject:
-        if not hasattr(self, "_without_noise"):
-            self._without_noise = noised.in_setting(noise=0.0)
-        return self._without_noise
+    @cached_property
+    def coupling(self) -> list[Finding]:
+        """Findings that rows of the batch move with one another."""
+        try:
+            return checks.batch_coupling(self.judged)
+        except Inapplicable:
+            return []
 
     def _compare(self, subject: Subject, influence: Tensor, blind_spots: bool, setting: str) -> None:
         permitted = self.permitted.expand_as(influence)
         share = ROUNDING.get(subject.setting.dtype or torch.float32, 1e-5)
         floor = influence.amax((0, 2), keepdim=True) * share
         leaking = ~permitted & (influence > floor)
-        if leaking.any() and self.subject.batch > 1 and self.coupled:
+        if leaking.any() and self.coupling:
             leaking &= self._within_rows(subject, leaking.any(0).any(0).nonzero()[:, 0])
         self.influence = influence.where(permitted | leaking, 0.0).amax(0)
         if leaking.any():
@@ -289,17 +304,6 @@ class _Audit:
             message = f"output {query} never moves with input {key}, which {self.rule.rule} permits"
             where: dict[str, Any] = {"query": query, "key": key, "pairs": int(blind.sum()), "severity": "warning"}
             self.findings.append(finding("blind spot", message, 0.0, **where))
-
-    @property
-    def coupled(self) -> bool:
-        """Whether rows of the batch move with one another."""
-        if self._coupling is None:
-            try:
-                self._coupling = checks.batch_coupling(self.judged)
-            except REFUSALS:
-                self._coupling = []
-            self.findings += self._coupling
-        return bool(self._coupling)
 
     def _within_rows(self, subject: Subject, keys: Tensor) -> Tensor:
         """Which outputs move with inputs of their own row, bool [B, Tq, Tk]."""

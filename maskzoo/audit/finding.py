@@ -9,8 +9,8 @@ KINDS = {
     "large scores beat; a window or shift off by one; a convolution padded on both sides; a recurrent layer that runs "
     "both ways; a normalisation or pooling over positions; padding hidden from queries in place of keys",
     "blind spot": "a rule narrower than promised; a layer or head that is skipped or zero; a window off by one",
-    "target misalignment": "targets that are not shifted against the inputs, or shifted the wrong way or across rows; "
-    "an answer among the features",
+    "target misalignment": "a mask that sees what is to be predicted; targets that are not shifted against the inputs, "
+    "or shifted the wrong way or across rows; an answer among the features",
     "companion dependence": "padding or neighbours in a packed row that are not masked; positions that count padding; "
     "statistics over the whole batch",
     "decode mismatch": "a cache with a stale position or without its mask; a rotation or position that starts at 0 in "

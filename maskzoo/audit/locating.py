@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ class Call:
         return call is other
 
 
-class _Judge:
+class _Judge(ABC):
     """What it means that a call's inputs obey, and that its output does not."""
 
     rows = False
@@ -101,13 +102,13 @@ class _Judge:
     def __init__(self, lengths: set[int]) -> None:
         self.lengths = lengths
 
+    @abstractmethod
     def fault(self, before: Call, after: Call, tolerance: float) -> Tensor | None:
         """Which places of the output are at fault, bool [L]; None where none is or it cannot be told."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tainted(self, before: Call, after: Call, tolerance: float) -> bool:
         """Whether the inputs already disobey."""
-        raise NotImplementedError
 
     def axis(self, before: Tensor, after: Tensor) -> int | None:
         return _axis(before, after, self.lengths, rows=self.rows)
